@@ -83,10 +83,17 @@ def register(store: MetadataStore, broker: BrokerId, epoch: BrokerEpoch) -> None
         pass
 
 
+MOST_WAIT_S = 120.0
+"""For a delayed reply: more than any test lets a fetch wait."""
+
+
 def sent(reply: Reply) -> bytes:
-    """What a reply that is ready, and has parts, sends; its slices of files are given back."""
+    """What a reply that has parts sends, waited for; its slices of files are given back."""
+    if isinstance(reply, DelayedReply):
+        assert reply.wait(MOST_WAIT_S), "the reply waits still"
+        reply = reply.finish()
     assert reply is not None
-    assert not isinstance(reply, bytes | DelayedReply)
+    assert not isinstance(reply, bytes)
     data = bytearray()
     for part in reply:
         if isinstance(part, FileSlice):

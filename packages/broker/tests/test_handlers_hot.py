@@ -17,7 +17,7 @@ from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, Reply
 from raylog.protocol.batches.compression import Codec
 from raylog.protocol.ids import Offset, TimestampMs, TopicName
 from raylog.protocol.records import Record, decode_batches, encode_batch
@@ -84,9 +84,18 @@ def want(
 def fetch(
     node: Node, *topics: FetchTopic, version: int = 12, connection: Connection | None = None, **options: Any
 ) -> FetchResponse[memoryview]:
+    return answered(ask(node, *topics, version=version, connection=connection, **options), version)
+
+
+def ask(
+    node: Node, *topics: FetchTopic, version: int = 12, connection: Connection | None = None, **options: Any
+) -> Reply:
     parsed = FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **options})
-    data = sent(node.answer(fetch_request(version, parsed)[4:], connection))
-    correlation_id, response = parse_fetch_response(version, data)
+    return node.answer(fetch_request(version, parsed)[4:], connection)
+
+
+def answered(reply: Reply, version: int = 12) -> FetchResponse[memoryview]:
+    correlation_id, response = parse_fetch_response(version, sent(reply))
     assert correlation_id == 7
     return response
 
@@ -388,12 +397,11 @@ def test_fetch_counts(node: Node) -> None:
 class Later:
     """A fetch that waits in a thread of its own."""
 
-    def __init__(self, node: Node, *topics: FetchTopic, peer: Any = None, **options: Any) -> None:
+    def __init__(self, node: Node, *topics: FetchTopic, **options: Any) -> None:
         self.result: FetchResponse[memoryview] | None = None
-        connection = Connection("PLAINTEXT") if peer is None else Connection("PLAINTEXT", peer=peer)
 
         def run() -> None:
-            self.result = fetch(node, *topics, connection=connection, **options)
+            self.result = fetch(node, *topics, **options)
 
         before = node.delayed.waiting
         self.thread = threading.Thread(target=run)
@@ -440,18 +448,43 @@ def test_a_waiting_fetch_hears_that_the_leader_changed(node: Node) -> None:
     assert only(later.finish()).error_code == ErrorCode.not_leader_or_follower
 
 
-def test_a_waiting_fetch_ends_soon_when_its_client_leaves(node: Node) -> None:
-    class Peer:
-        left = False
+def delayed(reply: Reply) -> DelayedReply:
+    assert isinstance(reply, DelayedReply)
+    return reply
 
-        def gone(self) -> bool:
-            return self.left
 
-    peer = Peer()
-    later = Later(node, want(), max_wait_ms=60_000, peer=peer)
-    peer.left = True
-    later.finish()
+def test_a_fetch_that_nobody_waits_for_leaves_nothing_behind(node: Node) -> None:
+    reply = delayed(ask(node, want(), max_wait_ms=60_000))
+    assert (len(node.delayed), node.delayed.waiting) == (1, 1)
+    reply.abandon()
+    assert (len(node.delayed), node.delayed.waiting) == (0, 0)
+
+
+def test_a_fetch_that_nobody_waits_for_gives_back_what_it_found(node: Node) -> None:
+    reply = delayed(ask(node, want(), max_wait_ms=60_000))
+    append(node, b"one")
+    assert reply.is_over()
+    reply.abandon()
     assert len(node.delayed) == 0
+
+
+def test_a_fetch_in_a_session_that_nobody_waits_for_does_not_wait(node: Node) -> None:
+    client = SessionClient(node, "t", 0)
+    reply = delayed(ask(node, session_id=client.session_id, session_epoch=client.epoch, max_wait_ms=60_000))
+    assert node.delayed.waiting == 1
+    reply.abandon()
+    assert (len(node.delayed), node.delayed.waiting) == (1, 0)
+
+
+def test_a_fetch_tells_its_waiter_once_there_is_enough(node: Node) -> None:
+    reply = delayed(ask(node, want(), max_wait_ms=60_000, min_bytes=200))
+    told: list[bool] = []
+    reply.notify(lambda: told.append(True))
+    append(node, bytes(50))
+    assert not told
+    append(node, bytes(50))
+    assert told
+    assert values(only(answered(reply))) == [bytes(50)] * 2
 
 
 # --- sessions

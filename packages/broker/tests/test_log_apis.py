@@ -347,10 +347,10 @@ def test_acks_all_answers_duplicates_once_they_are_committed(node: Node) -> None
         return reply
 
     replies = [send(sequence) for sequence in (*range(7), 0, 6)]
-    assert not any(reply.is_ready() for reply in replies), "nothing is committed"
+    assert not any(reply.is_over() for reply in replies), "nothing is committed"
     end = partition.log_end_offset
     partition.replica_fetched(members[1], BrokerEpoch(0), end, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1))
-    assert all(reply.is_ready() for reply in replies)
+    assert all(reply.is_over() for reply in replies)
     answers = [parse_produce_response(9, reply.finish())[1].topics[0].partitions[0] for reply in replies]
     told = [(part.error_code, part.base_offset) for part in answers]
     assert told == [*((0, offset) for offset in range(7)), (ErrorCode.duplicate_sequence_number, -1), (0, 6)]

@@ -54,11 +54,11 @@ def follower_has(node: Node, offset: int) -> None:
 
 def test_produce_waits_until_the_follower_has_the_last_record(node: Node) -> None:
     reply = produce(node)
-    assert not reply.is_ready()
+    assert not reply.is_over()
     follower_has(node, 1)
-    assert not reply.is_ready()
+    assert not reply.is_over()
     follower_has(node, 2)
-    assert reply.is_ready()
+    assert reply.is_over()
     assert reply.wait(0)
     produced = finished(reply)
     assert (produced.error_code, produced.base_offset) == (ErrorCode.none, 0)
@@ -81,7 +81,7 @@ def test_produce_whose_client_left_is_not_waited_for(node: Node) -> None:
 def test_committed_produce_without_lease_is_not_acknowledged(node: Node) -> None:
     reply = produce(node)
     follower_has(node, 2)
-    assert reply.is_ready()
+    assert reply.is_over()
     node.lease_held = False
     assert finished(reply).error_code == ErrorCode.not_leader_or_follower
 

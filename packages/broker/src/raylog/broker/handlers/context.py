@@ -7,13 +7,14 @@ ports; tests fill them with the smallest thing that keeps the contract.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from raylog.broker.counters import Counters
+from raylog.broker.handlers.awaited import Awaited
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.handlers.group_port import Groups
 from raylog.broker.partition.partition import Partition
@@ -69,20 +70,6 @@ CLUSTER_NAME = "kafka-cluster"
 """The one resource of type CLUSTER, as in Kafka's ACLs."""
 
 
-class Peer(Protocol):
-    """The far end of a connection."""
-
-    def gone(self) -> bool:
-        """True when the client closed the connection: nobody waits for the reply any more."""
-
-
-class NoPeer:
-    """The far end of a request that came over no connection; it never goes away."""
-
-    def gone(self) -> bool:
-        return False
-
-
 @dataclass(slots=True)
 class Connection:
     """What stays the same from request to request of one client."""
@@ -92,7 +79,6 @@ class Connection:
     host: str = ""
     """The address of the client's end."""
     principal: str = ANONYMOUS
-    peer: Peer = field(default_factory=NoPeer)
     counters: Counters = field(default_factory=Counters)
 
 
@@ -117,30 +103,18 @@ class RequestContext:
         return self.connection.listener
 
 
-class DelayedReply(ABC):
-    """A reply that waits for others: replicas, members of a group, the metadata store. The connection goes on with the
-    next produce requests and sends replies in order.
+class DelayedReply(Awaited):
+    """A reply that waits for others: replicas, records, members of a group, the metadata store. The connection goes on
+    with the next produce requests and sends replies in order.
 
-    One thread uses it: it calls :meth:`finish` once :meth:`wait` said True, or :meth:`abandon`.
+    Its waiter calls :meth:`finish` once :meth:`is_over` said True, or :meth:`abandon`.
     """
 
     __slots__ = ()
 
     @abstractmethod
-    def is_ready(self) -> bool:
-        """True when what it waits for has happened, or its time is over."""
-
-    @abstractmethod
-    def wait(self, timeout_s: float) -> bool:
-        """:meth:`is_ready`, after waiting up to ``timeout_s`` for it."""
-
-    @abstractmethod
-    def finish(self) -> bytes:
-        """The response without its length prefix."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Nobody wants the reply any more."""
+    def finish(self) -> bytes | Sequence[bytes | FileSlice]:
+        """The response without its length prefix, whole or in wire order."""
 
 
 Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | DelayedReply | None"

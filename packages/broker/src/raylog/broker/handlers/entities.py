@@ -7,17 +7,18 @@ those that the request's version does not have yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from raylog.broker.events import EventLog
+from raylog.broker.handlers.awaited import Awaited, Wake
 from raylog.broker.handlers.context import DelayedReply, Ports, Reply, RequestContext
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.wire.messages import decode_request, encode_response
@@ -86,23 +87,10 @@ def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
     return RaylogError(f"{what} failed in the broker, see its log: {error}")
 
 
-class Awaited(Protocol):
-    """Something to come; one thread uses it, and may give it up at any time."""
-
-    def is_over(self) -> bool:
-        """Whether it has come, without waiting."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """:meth:`is_over`, after waiting up to ``timeout_s``."""
-
-    def abandon(self) -> None:
-        """Nobody waits for it any more."""
-
-
 A = TypeVar("A", bound=Awaited)
 
 
-class InFuture:
+class InFuture(Awaited):
     """What somebody else does, who does it all the same when nobody waits any more."""
 
     def __init__(self, future: Future[Any]) -> None:
@@ -112,8 +100,8 @@ class InFuture:
     def is_over(self) -> bool:
         return self._future.done()
 
-    def wait(self, timeout_s: float) -> bool:
-        return bool(wait((self._future,), timeout_s).done)
+    def notify(self, wake: Wake) -> None:
+        self._future.add_done_callback(lambda _: wake())
 
     def abandon(self) -> None: ...
 
@@ -141,11 +129,15 @@ class _DelayedResponse(DelayedReply):
         self._what = what
         self._finish = finish
 
-    def is_ready(self) -> bool:
+    @property
+    def deadline_s(self) -> float:
+        return self._what.deadline_s
+
+    def is_over(self) -> bool:
         return self._what.is_over()
 
-    def wait(self, timeout_s: float) -> bool:
-        return self._what.wait(timeout_s)
+    def notify(self, wake: Wake) -> None:
+        self._what.notify(wake)
 
     def finish(self) -> bytes:
         return self._finish()

@@ -228,6 +228,13 @@ class IncrementalFetch:
             self._sessions.end(session)
         return news
 
+    def leave(self) -> None:
+        """Nobody waits for its response any more; another request of the session may."""
+        session = self._session
+        with session.lock:
+            if session.epoch == self._epoch:
+                session.delayed.disarm(session.watch)
+
     def _check(self) -> None:
         if self._session.epoch != self._epoch:
             raise InvalidFetchSessionEpoch(

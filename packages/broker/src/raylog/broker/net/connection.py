@@ -1,7 +1,8 @@
 """One client's connection, served by a thread of its own (D4).
 
 The thread takes requests in order and answers them in order. A reply may have to wait: that of a produce with acks=all
-until the in-sync replicas have its records, that of a member of a group until the others have joined. The produce
+until the in-sync replicas have its records, that of a fetch until there is enough to read, that of a member of a group
+until the others have joined. The produce
 requests behind it are taken in meanwhile. A producer that sends several batches before it has the first answer, as most
 do, so pays the way to the replicas and back once for all that are on their way, and not once for each.
 """
@@ -72,8 +73,8 @@ class _Waiting(NamedTuple):
     api_key: int
     begun_ns: int
 
-    def is_ready(self) -> bool:
-        return isinstance(self.reply, bytes) or self.reply.is_ready()
+    def is_over(self) -> bool:
+        return isinstance(self.reply, bytes) or self.reply.is_over()
 
 
 class ClientConnection:
@@ -106,11 +107,7 @@ class ClientConnection:
         self._hang_up.register(sock, select.POLLRDHUP)
         self._waiting: deque[_Waiting] = deque()
         """Replies in order, the first of which waits for others."""
-        self.connection = Connection(listener=listener, host=self.ip, peer=self)
-
-    def gone(self) -> bool:
-        """True when the client closed its end (Peer)."""
-        return bool(self._hang_up.poll(0))
+        self.connection = Connection(listener=listener, host=self.ip)
 
     def shutdown(self, how: int) -> None:
         """End one or both directions; the thread notices at once."""
@@ -185,28 +182,40 @@ class ClientConnection:
         Raises ConnectionResetError when the client has gone meanwhile.
         """
         held: list[bytes | FileSlice] = []
-        waiting = self._waiting
-        while waiting and (all_of_them or not held or waiting[0].is_ready()):
-            reply, api_key, begun = waiting[0]
-            if not isinstance(reply, bytes):
-                while not reply.wait(PEER_CHECK_S):
-                    if self.gone():
+        waiting, is_first = self._waiting, True
+        while waiting and (all_of_them or is_first or waiting[0].is_over()):
+            awaited, api_key, begun = waiting[0]
+            if isinstance(awaited, bytes):
+                reply: bytes | Sequence[bytes | FileSlice] = awaited
+            else:
+                while not awaited.wait(PEER_CHECK_S):
+                    if self._has_left():
                         raise ConnectionResetError("the client left while its request waited")
                     if self._memory.is_wanted:
                         self._give_back()
-                reply = reply.finish()
+                reply = awaited.finish()
             waiting.popleft()
             self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
-            held.append(_LENGTH.pack(len(reply)) + reply)
-        self._send(held)
+            if isinstance(reply, bytes):
+                held.append(_LENGTH.pack(len(reply)) + reply)
+            else:
+                parts, held = [*held, *framed(reply)], []
+                self._send(parts)
+            is_first = False
+        if held:
+            self._send(held)
 
     def _send_ready(self) -> None:
         """The client sends nothing more: send what can be told it without waiting."""
-        if self._waiting and self._waiting[0].is_ready():
+        if self._waiting and self._waiting[0].is_over():
             self._send_delayed(all_of_them=False)
 
     def _send(self, parts: Sequence[bytes | FileSlice]) -> None:
         transmit(self._sock, parts, timeout=SEND_TIMEOUT_S)
+
+    def _has_left(self) -> bool:
+        """True when the client closed its end: nobody waits for the reply any more."""
+        return bool(self._hang_up.poll(0))
 
     # --- receiving
 

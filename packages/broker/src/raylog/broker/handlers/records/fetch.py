@@ -26,14 +26,15 @@ left out; another isolation level than 0 and 1 fails with UNKNOWN_SERVER_ERROR, 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import Protocol, cast
 from uuid import UUID
 
+from raylog.broker.handlers.awaited import News, Wake
 from raylog.broker.handlers.context import (
+    DelayedReply,
     Ports,
     Reply,
     RequestContext,
@@ -49,6 +50,7 @@ from raylog.protocol.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
+    RaylogError,
     code_of,
 )
 from raylog.protocol.wire.fetch import (
@@ -62,11 +64,6 @@ from raylog.protocol.wire.fetch import (
 )
 from raylog.protocol.wire.primitives import FIRST_TOPIC_ID
 
-PEER_CHECK_S = 1.0
-"""How often a waiting fetch looks whether its client is still there."""
-
-Wake = Callable[[], None]
-
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     """Read, wait if there is too little and read again. Every partition's failure is its own error code."""
@@ -76,12 +73,17 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
         return _refused(ctx, request, ErrorCode.unknown_server_error)
     try:
         incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=monotonic_ms())
-        if incremental is not None:
-            return _fetch_changes(ctx, ports, request, incremental)
     except (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch) as error:
-        response = FetchResponse[FileSlice]((), ctx.throttle_ms, code_of(error).value)
-        return encode_fetch_response(ctx.version, ctx.correlation_id, response)
+        return _session_refused(ctx, error)
+    if incremental is not None:
+        fetch = _SessionFetch(ctx, ports, request, incremental)
+        return _LongPoll(ctx, ports, request, fetch, incremental.watch, is_first=True).reply()
     return _fetch_all(ctx, ports, request._replace(topics=_once(request.topics)), by_id)
+
+
+def _session_refused(ctx: RequestContext, error: RaylogError) -> Sequence[bytes | FileSlice]:
+    response = FetchResponse[FileSlice]((), ctx.throttle_ms, code_of(error).value)
+    return encode_fetch_response(ctx.version, ctx.correlation_id, response)
 
 
 def _refused(ctx: RequestContext, request: FetchRequest, code: ErrorCode) -> Reply:
@@ -109,44 +111,71 @@ def _once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
 
 def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> Reply:
     """A full fetch: everything is in the request and in the response. It may begin a session."""
-    wanted = [
-        resolve(ctx, ports, request, topic.name, topic.topic_id, part)
-        for topic in request.topics
-        for part in topic.partitions
-    ]
-    found = read(ctx, ports, request, wanted, first=True)
-    if wanted and request.max_wait_ms > 0 and not _enough(request, found):
+    fetch = _FullFetch(ctx, ports, request, by_id)
+    found = read(ctx, ports, request, fetch.wanted, first=True)
+    if fetch.wanted and request.max_wait_ms > 0 and not _enough(request, found):
         found.release()
         watch = FetchWatch(Level.LOG_END if request.replica_id >= 0 else Level.HIGH_WATERMARK)
-
-        def look(wake: Wake) -> list[Wanted]:
-            ports.delayed.arm(watch, request.min_bytes, wake)
-            ports.delayed.watch((Interest(watch), tp) for tp in {each.tp for each in wanted})
-            return wanted
-
-        try:
-            _, found = _read_in_time(ctx, ports, request, watch, look, first=False)
-        finally:
-            ports.delayed.remove(watch)
-    session_id = NO_SESSION
-    if request.session_epoch == INITIAL_EPOCH:
-        session_id = ports.fetch_sessions.create(request, found.partitions, by_id=by_id, now_ms=monotonic_ms())
-    topics, at = [], 0
-    for name, topic_id, parts in request.topics:
-        topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
-        at += len(parts)
-    _count(ctx, request, zip(wanted, found.partitions, strict=True))
-    return _encode(ctx, ports, session_id, topics, found.at_once)
+        return _LongPoll(ctx, ports, request, fetch, watch, is_first=False).reply()
+    return fetch.respond(fetch.wanted, found)
 
 
-def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, incremental: IncrementalFetch) -> Reply:
-    """A fetch in a session: what has no news is neither read nor answered. Raises InvalidFetchSessionEpoch."""
-    looked_at: Sequence[SessionPartition] = ()
+class _Fetch(Protocol):
+    """What a long poll reads, and how it is answered."""
 
-    def look(wake: Wake) -> list[Wanted]:
-        nonlocal looked_at
+    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+        """What to read now; ``wake`` is called when there may be enough. Raises InvalidFetchSessionEpoch."""
+
+    def respond(self, wanted: Sequence[Wanted], found: Found) -> Sequence[bytes | FileSlice]:
+        """Raises InvalidFetchSessionEpoch; what was found is given back then."""
+
+    def leave(self, watch: FetchWatch) -> None:
+        """It does not wait any more."""
+
+
+class _FullFetch:
+    def __init__(self, ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> None:
+        self._ctx, self._ports, self._request, self._by_id = ctx, ports, request, by_id
+        self.wanted = [
+            resolve(ctx, ports, request, topic.name, topic.topic_id, part)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+
+    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+        delayed = self._ports.delayed
+        delayed.arm(watch, self._request.min_bytes, wake)
+        delayed.watch((Interest(watch), tp) for tp in {each.tp for each in self.wanted})
+        return self.wanted
+
+    def respond(self, wanted: Sequence[Wanted], found: Found) -> Sequence[bytes | FileSlice]:
+        ctx, ports, request = self._ctx, self._ports, self._request
+        session_id = NO_SESSION
+        if request.session_epoch == INITIAL_EPOCH:
+            sessions = ports.fetch_sessions
+            session_id = sessions.create(request, found.partitions, by_id=self._by_id, now_ms=monotonic_ms())
+        topics, at = [], 0
+        for name, topic_id, parts in request.topics:
+            topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
+            at += len(parts)
+        _count(ctx, request, zip(wanted, found.partitions, strict=True))
+        return _encode(ctx, ports, session_id, topics, found.at_once)
+
+    def leave(self, watch: FetchWatch) -> None:
+        self._ports.delayed.remove(watch)
+
+
+class _SessionFetch:
+    """A fetch in a session: what has no news is neither read nor answered."""
+
+    def __init__(self, ctx: RequestContext, ports: Ports, request: FetchRequest, incremental: IncrementalFetch) -> None:
+        self._ctx, self._ports, self._request, self._incremental = ctx, ports, request, incremental
+        self._looked_at: Sequence[SessionPartition] = ()
+
+    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+        ctx, ports, request = self._ctx, self._ports, self._request
         at_all = not lease_held(ports)  # every partition must tell so, whether it changed or not
-        looked_at = incremental.look(request.min_bytes, wake, at_all=at_all)
+        self._looked_at = looked_at = self._incremental.look(request.min_bytes, wake, at_all=at_all)
         wanted = [
             resolve(ctx, ports, request, name, topic_id, known.wanted)
             for known in looked_at
@@ -154,61 +183,118 @@ def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, inc
         ]
         state = ports.cluster.state()
         places = [None if state.partition(each.tp) is None else each.tp for each in wanted]
-        incremental.watch_also(zip(looked_at, places, strict=True))
+        self._incremental.watch_also(zip(looked_at, places, strict=True))
         return wanted
 
-    wanted, found = _read_in_time(ctx, ports, request, incremental.watch, look, first=True)
-    try:
-        told = incremental.report(list(zip(looked_at, found.partitions, found.more, strict=True)))
-    except InvalidFetchSessionEpoch:
-        found.release()
-        raise
-    topics: dict[tuple[str, UUID], FetchedTopic[FileSlice]] = {}
-    for number in told:
-        name, topic_id, _ = looked_at[number].key
-        topic = topics.setdefault((name, topic_id), FetchedTopic(name, topic_id, []))
-        cast("list[FetchedPartition[FileSlice]]", topic.partitions).append(found.partitions[number])
-    _count(ctx, request, ((wanted[number], found.partitions[number]) for number in told))
-    return _encode(ctx, ports, incremental.session_id, list(topics.values()), found.at_once)
+    def respond(self, wanted: Sequence[Wanted], found: Found) -> Sequence[bytes | FileSlice]:
+        ctx, ports = self._ctx, self._ports
+        looked_at = self._looked_at
+        try:
+            told = self._incremental.report(list(zip(looked_at, found.partitions, found.more, strict=True)))
+        except InvalidFetchSessionEpoch:
+            found.release()
+            raise
+        topics: dict[tuple[str, UUID], FetchedTopic[FileSlice]] = {}
+        for number in told:
+            name, topic_id, _ = looked_at[number].key
+            topic = topics.setdefault((name, topic_id), FetchedTopic(name, topic_id, []))
+            cast("list[FetchedPartition[FileSlice]]", topic.partitions).append(found.partitions[number])
+        _count(ctx, self._request, ((wanted[number], found.partitions[number]) for number in told))
+        return _encode(ctx, ports, self._incremental.session_id, list(topics.values()), found.at_once)
+
+    def leave(self, watch: FetchWatch) -> None:
+        self._incremental.leave()
+
+
+class _LongPoll(DelayedReply):
+    """A fetch that reads whenever there may be enough, until there is or its time is over."""
+
+    __slots__ = (
+        "_ctx",
+        "_deadline_s",
+        "_error",
+        "_fetch",
+        "_found",
+        "_is_first",
+        "_news",
+        "_ports",
+        "_request",
+        "_watch",
+    )
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        ports: Ports,
+        request: FetchRequest,
+        fetch: _Fetch,
+        watch: FetchWatch,
+        *,
+        is_first: bool,
+    ) -> None:
+        """``is_first``: nothing was read yet."""
+        self._ctx, self._ports, self._request, self._fetch, self._watch = ctx, ports, request, fetch, watch
+        self._deadline_s = time.monotonic() + request.max_wait_ms / 1000
+        self._is_first = is_first
+        self._news = News()
+        self._found: tuple[list[Wanted], Found] | None = None
+        self._error: RaylogError | None = None
+        """It was overtaken by another request of its session."""
+
+    def reply(self) -> Reply:
+        """The response, if there is enough now, or this."""
+        self._look(in_time=self._request.max_wait_ms > 0)
+        return self if self._found is None and self._error is None else self.finish()
+
+    @property
+    def deadline_s(self) -> float:
+        return self._deadline_s
+
+    def is_over(self) -> bool:
+        if self._found is None and self._error is None:
+            in_time = time.monotonic() < self._deadline_s
+            if not in_time or self._news.take():
+                self._look(in_time=in_time)
+        return self._found is not None or self._error is not None
+
+    def notify(self, wake: Wake) -> None:
+        self._news.notify(wake)
+
+    def finish(self) -> Sequence[bytes | FileSlice]:
+        try:
+            if self._found is not None:
+                (wanted, found), self._found = self._found, None
+                return self._fetch.respond(wanted, found)
+            assert self._error is not None
+            return _session_refused(self._ctx, self._error)
+        except InvalidFetchSessionEpoch as error:
+            return _session_refused(self._ctx, error)
+        finally:
+            self._fetch.leave(self._watch)
+
+    def abandon(self) -> None:
+        found, self._found = self._found, None
+        if found is not None:
+            found[1].release()
+        self._fetch.leave(self._watch)
+
+    def _look(self, *, in_time: bool) -> None:
+        try:
+            wanted = self._fetch.look(self._watch, self._news.come)
+        except InvalidFetchSessionEpoch as error:
+            self._error = error
+            return
+        found = read(self._ctx, self._ports, self._request, wanted, first=self._is_first)
+        self._is_first = False
+        if in_time and not _enough(self._request, found):
+            found.release()
+            self._ports.delayed.credit(self._watch, found.size)
+        else:
+            self._found = wanted, found
 
 
 def _enough(request: FetchRequest, found: Found) -> bool:
     return found.size >= request.min_bytes or found.at_once
-
-
-def _read_in_time(
-    ctx: RequestContext,
-    ports: Ports,
-    request: FetchRequest,
-    watch: FetchWatch,
-    look: Callable[[Wake], list[Wanted]],
-    *,
-    first: bool,
-) -> tuple[list[Wanted], Found]:
-    """Read what ``look`` names, again and again, until it is enough, the time is over or the client has gone."""
-    deadline = time.monotonic() + request.max_wait_ms / 1000
-    in_time = request.max_wait_ms > 0
-    while True:
-        gate = threading.Lock()
-        gate.acquire()
-        wanted = look(gate.release)
-        found = read(ctx, ports, request, wanted, first=first)
-        first = False
-        if not in_time or _enough(request, found):
-            return wanted, found
-        found.release()
-        ports.delayed.credit(watch, found.size)
-        in_time = _sleep(ctx, gate, deadline)
-
-
-def _sleep(ctx: RequestContext, gate: threading.Lock, deadline: float) -> bool:
-    """Sleep until min_bytes may be there (True), or until the time is over or the client has gone (False)."""
-    while (left := deadline - time.monotonic()) > 0:
-        if gate.acquire(timeout=min(left, PEER_CHECK_S)):
-            return not ctx.connection.peer.gone()
-        if ctx.connection.peer.gone():
-            return False
-    return False
 
 
 def _count(
@@ -224,7 +310,7 @@ def _count(
 
 def _encode(
     ctx: RequestContext, ports: Ports, session_id: int, topics: Sequence[FetchedTopic[FileSlice]], at_once: bool
-) -> Reply:
+) -> Sequence[bytes | FileSlice]:
     leaders: list[int] = []
     if at_once:
         leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]

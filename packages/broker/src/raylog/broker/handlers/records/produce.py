@@ -23,9 +23,11 @@ metadata again, as with Kafka.
 from __future__ import annotations
 
 import struct
+from math import inf
 from uuid import UUID
 
 from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
+from raylog.broker.handlers.awaited import Wake
 from raylog.broker.handlers.context import (
     CloseConnection,
     DelayedReply,
@@ -195,11 +197,18 @@ class _Produce(DelayedReply):
 
     # --- a reply that comes later
 
-    def is_ready(self) -> bool:
+    @property
+    def deadline_s(self) -> float:
+        return inf if self._wait is None else self._wait.deadline_s
+
+    def is_over(self) -> bool:
         return self._wait is None or self._wait.is_over()
 
-    def wait(self, timeout_s: float) -> bool:
-        return self._wait is None or self._wait.wait(timeout_s)
+    def notify(self, wake: Wake) -> None:
+        if self._wait is None:
+            wake()
+        else:
+            self._wait.notify(wake)
 
     def abandon(self) -> None:
         if self._wait is not None:

@@ -1,17 +1,16 @@
 """Waiting until the watermarks of partitions have passed what a request did.
 
-Partitions are looked at one by one: those of one request may end differently. The wait goes on from one call of
-:meth:`WatermarkWait.wait` to the next, so that the caller sees in between whether the client has left.
+Partitions are looked at one by one: those of one request may end differently.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from raylog.broker.handlers.awaited import Awaited, News, Wake
 from raylog.broker.replication.delayed_operations import DelayedOperation, DelayedOperations
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import Offset, TopicPartition
@@ -21,19 +20,18 @@ __all__ = ["WatermarkWait"]
 T = TypeVar("T")
 
 
-class WatermarkWait(ABC, Generic[T]):
+class WatermarkWait(Awaited, Generic[T]):
     """The wait of one request. One thread uses it."""
 
     def __init__(self, table: DelayedOperations, waiting: Sequence[T], timeout_ms: int) -> None:
         """``timeout_ms`` counts from now."""
         self._table = table
-        self._deadline = time.monotonic() + max(timeout_ms, 0) / 1000
+        self._deadline_s = time.monotonic() + max(timeout_ms, 0) / 1000
         self._pending = dict(enumerate(waiting))
         self.errors: dict[int, RaylogError] = {}
         """What is to be answered for those of ``waiting`` that did not end well, by their number."""
         self._operation: DelayedOperation | None = None
-        self._gate = threading.Lock()
-        """Open once there is something new to see. One for each time of arming: a wake-up may come late."""
+        self._news = News()
         self._settle()
         if self._pending:
             self._arm()
@@ -50,19 +48,21 @@ class WatermarkWait(ABC, Generic[T]):
     def late(self, each: T) -> RaylogError:
         """What is to be answered when the time is over."""
 
-    def is_over(self) -> bool:
-        """True when every partition's wait has ended, without waiting."""
-        return self.wait(0)
+    @property
+    def deadline_s(self) -> float:
+        return self._deadline_s
 
-    def wait(self, timeout_s: float) -> bool:
-        """:meth:`is_over`, after waiting up to ``timeout_s`` for news; there may be some, and the wait goes on."""
+    def is_over(self) -> bool:
+        """True when every partition's wait has ended."""
         if self._pending:
-            until = min(time.monotonic() + timeout_s, self._deadline)
-            if self._gate.acquire(timeout=max(until - time.monotonic(), 0)):
+            if self._news.take():
                 self._arm()
-            elif until == self._deadline:
+            if self._pending and time.monotonic() >= self._deadline_s:
                 self._time_out()
         return not self._pending
+
+    def notify(self, wake: Wake) -> None:
+        self._news.notify(wake)
 
     def abandon(self) -> None:
         """Nobody waits any more."""
@@ -70,17 +70,15 @@ class WatermarkWait(ABC, Generic[T]):
         self._disarm()
 
     def _arm(self) -> None:
-        """Look again, and have the gate opened when there is something new to see.
+        """Look again, and be told when there is something new to see.
 
         A partition that was settled just before it was waited for is waited for in vain: then anew without it.
         """
         armed = -1
         while self._pending and armed != len(self._pending):
             self._disarm()
-            self._gate = gate = threading.Lock()
-            gate.acquire()
             armed = len(self._pending)
-            self._operation = self._table.arm(dict(map(self.required, self._pending.values())), gate.release)
+            self._operation = self._table.arm(dict(map(self.required, self._pending.values())), self._news.come)
             self._settle()
         if not self._pending:
             self._disarm()
