@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 from kafka.admin import NewTopic as KafkaPythonTopic
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 
 pytestmark = pytest.mark.conformance
@@ -17,31 +18,31 @@ pytestmark = pytest.mark.conformance
 def test_confluent_admin(brokers: InProcessCluster) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
     (created,) = admin.create_topics([NewTopic("by-confluent", 5, 1, config={"retention.ms": "5000"})]).values()
-    assert created.result(20) is None
+    assert created.result(scaled(20)) is None
 
-    wait_until(lambda: "by-confluent" in admin.list_topics(timeout=10).topics, 10, "the topic is listed")
-    described = admin.list_topics("by-confluent", timeout=10)
+    wait_until(lambda: "by-confluent" in admin.list_topics(timeout=scaled(10)).topics, 10, "the topic is listed")
+    described = admin.list_topics("by-confluent", timeout=scaled(10))
     assert len(described.brokers) == 3
     partitions = described.topics["by-confluent"].partitions
     assert sorted(partitions) == [0, 1, 2, 3, 4]
     assert {partition.leader for partition in partitions.values()} == {0, 1, 2}
 
     (asked,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "by-confluent")]).values()
-    configs = asked.result(20)
+    configs = asked.result(scaled(20))
     assert (configs["retention.ms"].value, configs["retention.ms"].is_default) == ("5000", False)
     assert configs["segment.bytes"].is_default
 
     for name, code in [("by-confluent", "TOPIC_ALREADY_EXISTS"), ("no/such", "TOPIC_EXCEPTION")]:
         (refused,) = admin.create_topics([NewTopic(name, 1, 1)]).values()
         with pytest.raises(confluent_kafka.KafkaException, match=code):
-            refused.result(20)
+            refused.result(scaled(20))
     (copied,) = admin.create_topics([NewTopic("copied", 1, 4)]).values()
     with pytest.raises(confluent_kafka.KafkaException, match="INVALID_REPLICATION_FACTOR"):
-        copied.result(20)
+        copied.result(scaled(20))
 
     (deleted,) = admin.delete_topics(["by-confluent"]).values()
-    assert deleted.result(20) is None
-    wait_until(lambda: "by-confluent" not in admin.list_topics(timeout=10).topics, 10, "the topic is gone")
+    assert deleted.result(scaled(20)) is None
+    wait_until(lambda: "by-confluent" not in admin.list_topics(timeout=scaled(10)).topics, 10, "the topic is gone")
 
 
 def test_kafka_python_admin(brokers: InProcessCluster) -> None:

@@ -31,6 +31,7 @@ from kafka.admin import NewPartitions as KafkaPythonPartitions
 from kafka.admin import ResourceType as KafkaPythonType
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from raylog.protocol.ids import TopicName
 
 pytestmark = pytest.mark.conformance
@@ -53,7 +54,7 @@ def kafka_python(brokers: InProcessCluster) -> Iterator[kafka.KafkaAdminClient]:
 def only(futures: dict[Any, Any]) -> Any:
     """The result of the one future."""
     (future,) = futures.values()
-    return future.result(TIMEOUT_S)
+    return future.result(scaled(TIMEOUT_S))
 
 
 def overrides(brokers: InProcessCluster, topic: str) -> dict[str, str]:
@@ -146,7 +147,7 @@ def test_confluent_elects_preferred_leaders(brokers: InProcessCluster, confluent
     """The preferred replica leads already, which is told as an error of its partition."""
     brokers.create_topic("elected")
     where = confluent_kafka.TopicPartition("elected", 0)
-    told = confluent.elect_leaders(confluent_kafka.ElectionType.PREFERRED, [where]).result(TIMEOUT_S)
+    told = confluent.elect_leaders(confluent_kafka.ElectionType.PREFERRED, [where]).result(scaled(TIMEOUT_S))
     assert told[where].code() == confluent_kafka.KafkaError.ELECTION_NOT_NEEDED
 
 
@@ -168,7 +169,7 @@ def test_kafka_python_lists_reassignments(kafka_python: kafka.KafkaAdminClient) 
 def test_confluent_says_that_an_api_is_not_there(confluent: AdminClient, ask: Callable[[AdminClient], object]) -> None:
     with pytest.raises(confluent_kafka.KafkaException, match="not supported by broker"):
         ask(confluent)
-    assert len(confluent.list_topics(timeout=TIMEOUT_S).brokers) == 3
+    assert len(confluent.list_topics(timeout=scaled(TIMEOUT_S)).brokers) == 3
 
 
 ANY_ACL = AclBindingFilter(

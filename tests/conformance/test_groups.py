@@ -15,6 +15,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.foreign_groups import JAVA, PYTHON, ForeignMember, Traffic, wait_all_read, wait_shared
+from kit.machine import scaled
 from kit.waiting import wait_until
 
 from .foreign import absent
@@ -46,7 +47,7 @@ def committed(cluster: InProcessCluster, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": f"g-{topic}"})
     try:
         tps = [confluent_kafka.TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        return {tp.partition: tp.offset for tp in consumer.committed(tps, timeout=WAIT_S)}
+        return {tp.partition: tp.offset for tp in consumer.committed(tps, timeout=scaled(WAIT_S))}
     finally:
         consumer.close()
 

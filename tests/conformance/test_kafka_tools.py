@@ -9,6 +9,7 @@ import pytest
 from kit import kafka_java, maven
 from kit.cluster import InProcessCluster
 from kit.demanded import java_left_out
+from kit.machine import scaled
 
 pytestmark = [
     pytest.mark.conformance,
@@ -23,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A Java program of Kafka's package, or a source file that uses it."""
     path = f"{maven.jars(kafka_java.KAFKA_4)}/*"
     return subprocess.run(
-        [*JVM, path, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*JVM, path, *arguments], capture_output=True, text=True, timeout=scaled(TIMEOUT_S), check=False
     )  # fmt: skip
 
 

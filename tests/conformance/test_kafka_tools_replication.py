@@ -12,6 +12,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.demanded import java_left_out
 from kit.kafka_java import KafkaTools, Told, replica_lags
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Producer
 from raylog.coordination.controller.events import NewTopic
@@ -54,7 +55,7 @@ def create_topic(
 ) -> TopicPartition:
     """One partition on these brokers; all of them are in sync when this returns."""
     topic = NewTopic(TopicName(name), assignments={0: tuple(map(BrokerId, replicas))}, configs=dict(configs or {}))
-    [made] = cluster.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+    [made] = cluster.controller.topics.create_topics([topic], timeout_ms=scaled_ms(10_000), validate_only=False)
     assert not isinstance(made, RaylogError), made
     tp = TopicPartition(topic.name, PartitionIndex(0))
     wait_until(lambda: cluster.leader(*tp), WAIT_S, f"{tp} is led")
@@ -86,7 +87,7 @@ def all_back(cluster: InProcessCluster) -> Iterator[None]:
 def fill(cluster: InProcessCluster, topic: str, records: int, size: int) -> None:
     with Producer(cluster.bootstrap_servers, batch_size=2 * size) as producer:
         for sent in [producer.send(topic, b"x" * size) for _ in range(records)]:
-            sent.result(WAIT_S)
+            sent.result(scaled(WAIT_S))
 
 
 def told_of(told: Told, tp: TopicPartition) -> str:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from kit.machine import scaled
 from kit.replicated import ReplicatedCluster
 from kit.streams import Stream, go_on
 from raylog.client.admin import Admin
@@ -30,7 +31,7 @@ def create_topics(servers: str, names: list[str]) -> None:
     topics = [NewTopic(name, num_partitions=1, replica_assignment=[[0, 1, 2]]) for name in names]
     admin = AdminClient({"bootstrap.servers": servers})
     for made in admin.create_topics(topics).values():
-        made.result(TIMEOUT_S)
+        made.result(scaled(TIMEOUT_S))
 
 
 def elect(cluster: ReplicatedCluster, names: list[str]) -> None:

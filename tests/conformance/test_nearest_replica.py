@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled_ms
 from kit.streams import Stream, go_on
 from kit.waiting import wait_until
 from raylog.coordination.controller.events import NewTopic
@@ -31,7 +32,7 @@ CONFIG = {
 def create_topic(cluster: InProcessCluster, name: str) -> None:
     """Its leader in rack a, and its last replica in c."""
     topic = NewTopic(TopicName(name), assignments={0: (BrokerId(LEADER), BrokerId(1), BrokerId(NEAREST))})
-    [made] = cluster.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+    [made] = cluster.controller.topics.create_topics([topic], timeout_ms=scaled_ms(10_000), validate_only=False)
     assert not isinstance(made, RaylogError), made
     wait_until(lambda: is_in_sync(cluster, name), WAIT_S, f"all replicas of {name} are in sync")
 

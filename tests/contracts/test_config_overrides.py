@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from kit.machine import scaled
 from kit.stores import OpenStore
 from kit.topics import stored_configs
 from raylog.coordination.membership.registration import ensure_cluster
@@ -28,7 +29,7 @@ def test_a_change_and_its_notice_come_together(open_store: OpenStore) -> None:
     assert configs.read_changes(controller, events) == ((), ())
     configs.alter_topic_configs(store, T, lambda old: {**old, "flush.ms": "1"})
     configs.alter_broker_configs(store, configs.DEFAULT_BROKER, lambda old: {**old, "num.partitions": "3"})
-    assert events.get(timeout=10) == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
+    assert events.get(timeout=scaled(10)) == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
     told = configs.read_changes(controller)
     assert told.changes == (
         configs.ConfigChange(T, None, {"flush.ms": "1"}),

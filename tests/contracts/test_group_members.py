@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from kit.group_members import GROUP, TOPIC, Reader, make_topic, started, tps
+from kit.machine import scaled
 from kit.stores import OpenStore
 from kit.topics import drop_topic
 from kit.waiting import wait_until
@@ -120,7 +121,7 @@ def test_a_member_commits_what_it_owns_and_nothing_else(cluster: MetadataStore, 
     await_owned([first], tps(*range(6)))
     first.member.commit(dict.fromkeys(tps(*range(6)), CommittedOffset(Offset(7), metadata="so far")))
     first.member.commit_async(dict.fromkeys(tps(*range(6)), CommittedOffset(Offset(8), metadata="further"))).result(
-        WAIT_S
+        scaled(WAIT_S)
     )
     second = join()
     await_owned([first, second], tps(*range(6)))

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from kit.machine import scaled
 from kit.stores import OpenStore, close_node
 from kit.waiting import wait_until
 from raylog.coordination.store.memory import MemoryStore
@@ -53,7 +54,7 @@ def expire(store: MetadataStore) -> None:
 
 
 def next_event(events: Events) -> StoreEvent:
-    return events.get(timeout=10)
+    return events.get(timeout=scaled(10))
 
 
 # --- nodes and versions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence, Set
 from pathlib import Path
 
+from kit.machine import scaled_ms
 from kit.opened import Opened
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
@@ -171,7 +172,8 @@ class InProcessCluster(Opened):
         are led.
         """
         topic = NewTopic(TopicName(name), partitions, configs=dict(config or {}))
-        [result] = self.controller.topics.create_topics([topic], timeout_ms=int(WAIT_S * 1000), validate_only=False)
+        timeout_ms = scaled_ms(int(WAIT_S * 1000))
+        [result] = self.controller.topics.create_topics([topic], timeout_ms=timeout_ms, validate_only=False)
         if isinstance(result, RaylogError):
             raise result
         wait_until(

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from raylog.client.cli import main
 
 RAYLOG = str(Path(sys.executable).with_name("raylog"))
@@ -28,7 +29,7 @@ def run(cluster: InProcessCluster, *arguments: str, stdin: str | None = None) ->
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         env=environment(cluster.root),
         check=False,
     )

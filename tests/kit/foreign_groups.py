@@ -19,6 +19,7 @@ from typing import Self
 import confluent_kafka
 
 from kit.kafka_java import JVM, RELEASES, classes, jars
+from kit.machine import scaled
 from kit.waiting import wait_until
 
 __all__ = ["JAVA", "PYTHON", "ForeignMember", "Traffic", "wait_all_read", "wait_shared"]
@@ -84,7 +85,7 @@ class ForeignMember:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._wait(lambda: self.has_left, "it leaves")
-        self._process.wait(WAIT_S)
+        self._process.wait(scaled(WAIT_S))
 
     def wait_owns(self, count: int) -> None:
         """Until it owns so many partitions."""
@@ -146,7 +147,7 @@ class Traffic:
     def end(self) -> None:
         """Write no more; afterwards :attr:`written` is complete."""
         self._ended.set()
-        self._thread.join(WAIT_S)
+        self._thread.join(scaled(WAIT_S))
 
     def _run(self) -> None:
         number = 0

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from kit.group_cases import CASES, CHOSEN, TOPICS, Step
 from kit.kafka_broker import KAFKA_VERSION, running_kafka
+from kit.machine import scaled
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
@@ -123,7 +124,7 @@ class Asker:
 
     def _send(self, step: Step) -> None:
         if step.client not in self._clients:
-            self._clients[step.client] = WireClient(self._address, timeout_s=WAIT_S)
+            self._clients[step.client] = WireClient(self._address, timeout_s=scaled(WAIT_S))
         self._clients[step.client].send(request(KEYS[step.api], step.version, **self._meant(step.request)))
 
     def _receive(self, step: Step) -> Any:

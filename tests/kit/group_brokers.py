@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from kit.machine import scaled
 from kit.node import register
 from kit.stores import Hanging
 from kit.topics import put_topic
@@ -126,7 +127,7 @@ def wishes(member_id: MemberId = NO_MEMBER, **more: Any) -> Join:
 
 
 def joined(answer: Future[Joined | MemberIdIs]) -> Joined:
-    result = answer.result(WAIT_S)
+    result = answer.result(scaled(WAIT_S))
     assert isinstance(result, Joined)
     return result
 
@@ -135,5 +136,5 @@ def member_of(coordinator: GroupCoordinator, group: GroupId = GROUP, **more: Any
     """A member that makes a stable group of one."""
     join = joined(coordinator.join(group, wishes(**more)))
     who = Identity(join.member_id, join.generation)
-    coordinator.sync(group, Sync(who, ((who.member_id, b"share"),))).result(WAIT_S)
+    coordinator.sync(group, Sync(who, ((who.member_id, b"share"),))).result(scaled(WAIT_S))
     return who

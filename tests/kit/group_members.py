@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from re import Pattern
 from typing import Any
 
+from kit.machine import scaled
 from kit.topics import put_topic
 from raylog.client.groups.changes import Began, Ceased, Dropped
 from raylog.client.groups.member import GroupMember
@@ -78,7 +79,7 @@ class Reader:
     def stop(self) -> None:
         """The user's thread ends, the member stays."""
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(scaled(30))
 
     def leave(self) -> bool:
         self.stop()

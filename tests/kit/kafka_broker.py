@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kit.kafka_java import KAFKA_4
+from kit.machine import scaled
 from kit.maven import jars
 from kit.opened import Opened
 from kit.waiting import wait_until
@@ -129,7 +130,7 @@ class KafkaCluster(Opened):
         for feature, level in self._features.items():
             command += ["--feature", f"{feature}={level}"]
         with self._output(broker_id).open("ab") as output:
-            subprocess.run(command, check=True, timeout=START_S, stdout=output, stderr=output)
+            subprocess.run(command, check=True, timeout=scaled(START_S), stdout=output, stderr=output)
 
     def _answers(self, broker_id: int) -> bool:
         assert self._processes[broker_id].poll() is None, self._output(broker_id).read_text()[-2000:]

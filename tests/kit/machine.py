@@ -2,6 +2,8 @@
 
 A deadline bounds how long a test waits for what must happen; it is no promise of the product. So deadlines are
 multiplied by :data:`SLOWNESS`, which is measured once when the tests begin; the processes that they start inherit it.
+:func:`kit.waiting.wait_until` does so by itself, every other wait by :func:`scaled`. So are the sessions of tests in
+which nothing is to end by them: they are a bound for ZooKeeper, brokers and members on a busy machine.
 """
 
 from __future__ import annotations
@@ -53,3 +55,13 @@ def _slowness() -> float:
 
 SLOWNESS = _slowness()
 """By what deadlines are multiplied in this process and those below it."""
+
+
+def scaled(seconds: float) -> float:
+    """So many seconds of the machine of the deadlines, on this one."""
+    return seconds * SLOWNESS
+
+
+def scaled_ms(milliseconds: int) -> int:
+    """The same for settings in milliseconds."""
+    return round(milliseconds * SLOWNESS)

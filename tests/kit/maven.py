@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from kit.machine import scaled
+
 SOURCES = Path(__file__).parent.parent / "conformance" / "java"
 PROGRAMS = ("java", "javac", "mvn")
 TIMEOUT_S = 600
@@ -58,4 +60,4 @@ def resolve(release: Release, target: Path) -> None:
     """Let Maven copy the release's jars to ``target``. CalledProcessError with Maven's words when it cannot."""
     coordinates = [f"-Dgroup={release.group}", f"-Dartifact={release.artifact}", f"-Drelease={release.version}"]
     command = ["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", *coordinates]
-    subprocess.run([*command, f"-DoutputDirectory={target}"], check=True, timeout=TIMEOUT_S)
+    subprocess.run([*command, f"-DoutputDirectory={target}"], check=True, timeout=scaled(TIMEOUT_S))

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
+from kit.machine import scaled
 from raylog.coordination.host.free_ports import free_port
 
 
@@ -73,7 +74,7 @@ class FrameProxy:
     ) -> None:
         self.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(scaled(10))
 
     def reopen(self) -> None:
         """Take connections again, at the same port, after :meth:`close`."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from kit import replica_process, segments
 from kit.cluster import KEEPS
+from kit.machine import scaled, scaled_ms
 from kit.namespaces import Network
 from kit.opened import Opened
 from kit.replica_process import Orders
@@ -182,7 +183,7 @@ class ReplicatedCluster(Opened):
         process = self._processes.pop(broker_id)
         process.terminate()
         try:
-            process.wait(WAIT_S)
+            process.wait(scaled(WAIT_S))
         finally:
             process.kill()
             process.wait()
@@ -299,7 +300,7 @@ class ReplicatedCluster(Opened):
 
     def _takes_clients(self, broker_id: int) -> bool:
         try:
-            with Admin("{}:{}".format(*self.address(broker_id)), request_timeout_ms=5_000) as admin:
+            with Admin("{}:{}".format(*self.address(broker_id)), request_timeout_ms=scaled_ms(5_000)) as admin:
                 admin.list_topics()
         except RaylogError:
             return False

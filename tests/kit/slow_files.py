@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from kit.faulty_files import FailingFileSystem, Fault
+from kit.machine import scaled
 from raylog.broker.storage.disk.checkpoint import LOG_STARTS
 from raylog.broker.storage.disk.files import FileSystem
 
@@ -57,7 +58,7 @@ class StuckDisk(FailingFileSystem):
     def meet(self, operation: str, path: Path) -> Fault | None:
         if operation == self.operation:
             self.met.set()
-            assert self.gate.wait(60), "the test does not go on"
+            assert self.gate.wait(scaled(60)), "the test does not go on"
         return super().meet(operation, path)
 
 

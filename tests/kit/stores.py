@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kazoo.security import make_digest_acl
 
+from kit.machine import scaled
 from raylog.coordination.store.memory import MemoryStore
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.coordination.store.port import (
@@ -185,7 +186,7 @@ class Hanging(Counting):
         stuck = self.stuck
         if stuck is not None and any(op.path.startswith(f"{stuck}/") for op in ops):
             self.waiting += 1
-            self.goes_on.wait(60)
+            self.goes_on.wait(scaled(60))
         for index, op in enumerate(ops):
             if op.path == self.closed and not isinstance(op, Check):
                 raise StoreUnauthorized(f"{op.path} is closed", op.path, index)

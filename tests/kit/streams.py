@@ -24,6 +24,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 
 __all__ = [
@@ -77,15 +78,15 @@ class Stream(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        self._writer.join(WAIT_S)
-        self._reader.join(WAIT_S)
+        self._writer.join(scaled(WAIT_S))
+        self._reader.join(scaled(WAIT_S))
         assert not self._writer.is_alive(), f"{self.name} still writes"
         assert not self._reader.is_alive(), f"{self.name} still reads"
 
     def finish(self) -> None:
         """Write no more, and wait until what was sent is acknowledged and read, or an error is known."""
         self._all_sent.set()
-        self._writer.join(WAIT_S)
+        self._writer.join(scaled(WAIT_S))
         sent = self.sent
         wait_until(lambda: self.is_beyond(sent - 1), WAIT_S, f"{self.name} has written and read {sent} records")
 
@@ -307,8 +308,8 @@ class KcatStream(ProgramStream):
                 self._note()
             elif "elivery failed" in line or "terminating" in line:
                 self._note(line.strip())
-        feeder.join(WAIT_S)
-        if (code := program.wait(WAIT_S)) != 0:
+        feeder.join(scaled(WAIT_S))
+        if (code := program.wait(scaled(WAIT_S))) != 0:
             self._note(f"the kcat that writes ended with {code}")
 
     def _read(self) -> None:
@@ -318,7 +319,7 @@ class KcatStream(ProgramStream):
             offset, number = line.split()
             self._take(int(offset), number)
         if not self._all_read.is_set():
-            self._note(f"the kcat that reads ended with {program.wait(WAIT_S)}")
+            self._note(f"the kcat that reads ended with {program.wait(scaled(WAIT_S))}")
 
 
 def feed(program: subprocess.Popen[str], lines: Iterable[bytes]) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled_ms
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
@@ -241,7 +242,7 @@ def test_what_was_deleted_unread_is_a_loud_loss(world: World) -> None:
 
 def test_a_topic_that_is_deleted_is_a_loud_loss(world: World) -> None:
     topic = world.topic(1, records=5)
-    loud = world.stream(topic, "loud", timeout_ms=WAIT_S * 1_000)
+    loud = world.stream(topic, "loud", timeout_ms=scaled_ms(int(WAIT_S) * 1_000))
     quiet = world.stream(topic, "quiet", fail_on_data_loss=False)
     with loud, quiet:
         assert values([next(loud)]) == values([next(quiet)]) == list(range(5))
@@ -254,7 +255,7 @@ def test_a_topic_that_is_deleted_is_a_loud_loss(world: World) -> None:
 
 def test_a_topic_that_is_created_anew_is_another_one(world: World) -> None:
     topic = world.topic(1, records=5)
-    loud = world.stream(topic, "anew-loud", timeout_ms=WAIT_S * 1_000)
+    loud = world.stream(topic, "anew-loud", timeout_ms=scaled_ms(int(WAIT_S) * 1_000))
     quiet = world.stream(topic, "anew-quiet", fail_on_data_loss=False)
     with loud, quiet:
         assert values([next(loud)]) == values([next(quiet)]) == list(range(5))

@@ -15,6 +15,7 @@ from pyarrow import dataset, parquet
 
 from kit.cluster import InProcessCluster
 from kit.export_process import Job, export
+from kit.machine import scaled
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from raylog.client import Admin, Producer
 from raylog.client.ranges.offset_ranges import OffsetRange
@@ -62,7 +63,7 @@ def run(job: Job, directory: Path) -> int:
     (directory / "job").write_bytes(pickle.dumps(job))
     command = [sys.executable, "-m", "kit.export_process", str(directory / "job")]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=EXPORT_TIMEOUT_S)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=scaled(EXPORT_TIMEOUT_S))
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -19,6 +19,7 @@ import ray.data
 from ray.exceptions import RayTaskError
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.ray_nodes import NODES, ray_nodes
 from raylog.client import Admin, Producer
@@ -239,7 +240,7 @@ def test_headers_keep_their_order_and_repeated_keys(servers: str, topic: str) ->
 def test_times_of_type_1_are_the_broker_s(cluster: InProcessCluster, servers: str) -> None:
     cluster.create_topic("appended", config={"message.timestamp.type": "LogAppendTime"})
     with Producer(servers) as producer:
-        landed = producer.send("appended", b"v", timestamp=FIRST_MS).result(30)
+        landed = producer.send("appended", b"v", timestamp=FIRST_MS).result(scaled(30))
     table = table_of(read("appended", bootstrap_servers=servers, columns=["timestamp", "timestamp_type"]))
     assert table["timestamp_type"].to_pylist() == [1]
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [landed.timestamp]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.reading import all_records
 from kit.sink_process import SinkJob, SparkProcess
 from kit.spark import SPARK_MARKS
@@ -84,10 +85,10 @@ def test_one_driver_stands_still_the_next_is_killed_and_each_line_is_there_once(
         assert written(servers) < BATCHES * LINES, "it was not in the middle of the second batch"
 
         last.start()
-        assert last.wait(WAIT_S) == 0, last.log()
+        assert last.wait(scaled(WAIT_S)) == 0, last.log()
         check(servers)
         late.signal(signal.SIGCONT)
-        late.wait(WAIT_S)
+        late.wait(scaled(WAIT_S))
         check(servers)
     finally:
         for process in (late, killed, last):

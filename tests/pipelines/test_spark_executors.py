@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.ray_nodes import NODES, ray_nodes
 from kit.reading import all_records
 from kit.spark import SPARK_MARKS
@@ -173,7 +174,7 @@ def test_an_executor_killed_under_a_read_changes_nothing(
             result = pool.submit(summary, frame)
             wait_until(a_task_waits, WAIT_S, "a task reads", instead=result.done)
             kill_one(spark)
-        assert result.result(WAIT_S) == EXACTLY
+        assert result.result(scaled(WAIT_S)) == EXACTLY
     await_all(spark)
 
 
@@ -225,7 +226,7 @@ def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
         wait_until(lambda: written() > COUNT, WAIT_S, "records", instead=result.done)
         kill_one(spark)
         there = written()
-        result.result(WAIT_S)
+        result.result(scaled(WAIT_S))
     print(f"killed with {there} of {rows} records there")
     assert there < rows, "it was not in the middle"
     assert Counter(int(record.value) for record in all_records(servers, "sunk")) == Counter(range(rows))

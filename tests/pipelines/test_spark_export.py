@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.machine import scaled
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
@@ -190,7 +191,7 @@ def test_the_command_goes_on_after_kill_9(spark: SparkSession, servers: str, top
             process.wait()
     assert len(directory.files()) < 100, "it was killed too late to show anything"
     done = subprocess.run(
-        command(servers, topic, root, *options), capture_output=True, text=True, timeout=EXPORT_TIMEOUT_S
+        command(servers, topic, root, *options), capture_output=True, text=True, timeout=scaled(EXPORT_TIMEOUT_S)
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

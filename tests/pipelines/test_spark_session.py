@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from kit.machine import scaled
 from kit.spark import SPARK_MARKS, ray_with_java
 from kit.spark_driver import driver_process
 from kit.waiting import wait_until
@@ -183,7 +184,7 @@ def test_a_driver_that_is_interrupted_leaves_nothing_behind(head: RayInfo, tmp_p
             START_S, point, instead=log.read_text,
         )  # fmt: skip
         driver.send_signal(signal.SIGINT)
-        driver.wait(START_S)
+        driver.wait(scaled(START_S))
     assert "KeyboardInterrupt" in log.read_text()
     assert_nothing_left(head, before)
 
@@ -204,7 +205,7 @@ def test_two_sessions_share_the_nodes_and_a_killed_one_makes_room(head: RayInfo,
         ):
             pass
         driver.kill()
-        driver.wait(10)
+        driver.wait(scaled(10))
         with session(address=head.address, executors=2, memory="600m") as spark:
             assert spark.range(10).count() == 10
     assert_nothing_left(head, before)

@@ -11,6 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.group_wire import WireMember
+from kit.machine import scaled
 from raylog.client import Admin, Producer
 from raylog.client.ranges.offset_ranges import LogBounds
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
@@ -58,7 +59,7 @@ def test_a_log_that_ends_too_early_is_asked_again(cluster: InProcessCluster, sel
     with ThreadPoolExecutor(1) as thread:
         looking = thread.submit(asking.look, {tp("short"): Offset(end + 2)})
         send(cluster, "short", 2)
-        assert looking.result(WAIT_S).bounds == {tp("short"): bounds(0, end + 2)}
+        assert looking.result(scaled(WAIT_S)).bounds == {tp("short"): bounds(0, end + 2)}
     asking.close()
 
 
@@ -69,7 +70,7 @@ def test_a_partition_that_is_not_known_is_asked_for_again(cluster: InProcessClus
     with ThreadPoolExecutor(1) as thread:
         looking = thread.submit(asking.look, {tp("known"): Offset(0), tp("late"): Offset(0)})
         cluster.create_topic("late", partitions=2)
-        assert looking.result(WAIT_S).bounds.keys() >= {tp("known"), tp("late")}
+        assert looking.result(scaled(WAIT_S)).bounds.keys() >= {tp("known"), tp("late")}
     asking.close()
 
 

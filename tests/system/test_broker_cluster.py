@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.coordination.store.memory import MemoryStore
 from raylog.protocol.errors import (
@@ -181,7 +182,7 @@ def test_a_deleted_topic_is_gone_from_the_disk_and_may_come_again(tmp_path: Path
     with InProcessCluster(tmp_path, brokers=2) as cluster:
         cluster.create_topic("t", partitions=2)
         cluster.leader("t", 0).produce("t", 0, batch(b"old"))
-        assert list(cluster.controller.topics.delete_topics([TopicName("t")], timeout_ms=10_000)) == ["t"]
+        assert list(cluster.controller.topics.delete_topics([TopicName("t")], timeout_ms=scaled_ms(10_000))) == ["t"]
         wait_until(
             lambda: not any(broker.partitions.state().topic(TopicName("t")) for broker in cluster.brokers.values()),
             WAIT_S,
@@ -245,7 +246,7 @@ def test_an_append_that_outlives_the_lease_is_not_acknowledged(tmp_path: Path) -
             wait_until(lambda: not broker.describe()["lease_held"], WAIT_S, "the lease lapses")
             assert not answer.done()
         with pytest.raises(NotLeaderOrFollower, match="lost touch with the metadata store"):
-            answer.result(WAIT_S)
+            answer.result(scaled(WAIT_S))
 
 
 def test_a_log_dir_has_one_broker(tmp_path: Path) -> None:

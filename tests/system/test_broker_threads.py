@@ -15,6 +15,7 @@ import pytest
 
 from kit.failing_threads import FaultyThreads, FaultyThreadsCluster, kind_of
 from kit.group_wire import WireMember
+from kit.machine import scaled_ms
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.broker import Broker
@@ -63,7 +64,7 @@ class Usage:
             with WireClient(address) as client:
                 client.ask(3, 9, topics=[{"name": f"auto-{number}"}], allow_auto_topic_creation=True)
         new = NewTopic(TopicName(f"t-{number}"), 2, replication_factor=2, configs={"min.insync.replicas": "2"})
-        [made] = self.cluster.controller.topics.create_topics([new], timeout_ms=5_000, validate_only=False)
+        [made] = self.cluster.controller.topics.create_topics([new], timeout_ms=scaled_ms(5_000), validate_only=False)
         if not isinstance(made, CreatedTopic):
             return False
         batch = encode_batch([Record(b"x", timestamp=1_000)])

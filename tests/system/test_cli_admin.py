@@ -11,6 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import call, one_line
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.client.admin import EARLIEST, EARLIEST_LOCAL, MAX_TIMESTAMP
@@ -35,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 
 @pytest.fixture
 def admin(cluster: InProcessCluster) -> Iterator[Admin]:
-    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as found:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as found:
         yield found
 
 
@@ -68,7 +69,7 @@ def test_a_topic_grows(cluster: InProcessCluster, admin: Admin) -> None:
     admin.create_partitions("t", 6, assignments=[[1], [1]])
     assert [partition.replicas for partition in admin.describe_topic("t").partitions[4:]] == [(1,), (1,)]
     with Producer(cluster.bootstrap_servers) as producer:
-        assert producer.send("t", b"v", partition=5).result(10).offset == 0
+        assert producer.send("t", b"v", partition=5).result(scaled(10)).offset == 0
     with pytest.raises(InvalidPartitions):
         admin.create_partitions("t", 6)
     with pytest.raises(UnknownTopicOrPartition):
@@ -225,7 +226,7 @@ def test_a_topic_is_created_on_chosen_brokers(cluster: InProcessCluster, admin: 
 def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path / "brokers", brokers=2) as cluster:
         cluster.create_topic("alone", partitions=2)
-        with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin:
+        with Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as admin:
             admin.create_topic("both", 2, replication_factor=2)
             admin.create_topic("strict", 1, replication_factor=2, configs={"min.insync.replicas": "2"})
 
@@ -254,7 +255,7 @@ def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> N
 def test_the_preferred_replica_leads_again_when_it_is_elected(tmp_path: Path) -> None:
     with (
         InProcessCluster(tmp_path / "brokers", brokers=2) as cluster,
-        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as admin,
     ):
         admin.create_topic("both", 1, replication_factor=2)
         first, second = admin.describe_topic("both").partitions[0].replicas
@@ -283,7 +284,7 @@ def test_the_preferred_replica_leads_again_when_it_is_elected(tmp_path: Path) ->
 def test_a_replica_that_lost_records_leads_only_when_it_is_told_to(tmp_path: Path) -> None:
     with (
         InProcessCluster(tmp_path / "brokers", brokers=3) as cluster,
-        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as admin,
     ):
         controller = cluster.controller.broker_id
         behind, last = (broker for broker in cluster.brokers if broker != controller)

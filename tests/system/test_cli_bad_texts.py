@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment
+from kit.machine import scaled
 from raylog.client import Consumer
 from raylog.client.cli import app, main
 
@@ -110,7 +111,7 @@ def as_process(cluster: InProcessCluster, command: str, stdin: bytes = b"") -> s
         ["/bin/sh", "-c", command.replace("raylog", RAYLOG) + f" --bootstrap-server {cluster.bootstrap_servers}"],
         input=stdin,
         capture_output=True,
-        timeout=60,
+        timeout=scaled(60),
         env=environment(cluster.root),
         check=False,
     )

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 
 from kit.cluster import InProcessCluster
 from kit.commands import call, one_line, run, started
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.proxy import Fate
 from kit.waiting import wait_until
@@ -63,7 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeep
 
 @pytest.fixture
 def admin(cluster: InProcessCluster) -> Iterator[Admin]:
-    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as found:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as found:
         yield found
 
 
@@ -243,7 +244,7 @@ def test_a_group_with_members_is_described_and_left_alone(cluster: InProcessClus
 def test_the_coordinator_is_followed_when_it_stops(tmp_path: Path) -> None:
     with (
         InProcessCluster(tmp_path / "brokers", brokers=2, config=CONFIG) as cluster,
-        Admin(cluster.bootstrap_servers, default_api_timeout_ms=20_000) as admin,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(20_000)) as admin,
     ):
         cluster.create_topic("t")
         admin.alter_group_offsets("g", {("t", 0): 0})
@@ -267,7 +268,7 @@ def once(fate: Fate, api: int) -> Callable[[int], Fate]:
 def test_a_commit_whose_answer_was_lost_is_made_again(tmp_path: Path) -> None:
     with (
         proxied(tmp_path / "brokers") as (_, proxy, servers),
-        Admin(servers, default_api_timeout_ms=20_000) as admin,
+        Admin(servers, default_api_timeout_ms=scaled_ms(20_000)) as admin,
     ):
         proxy.on_answer = once(Fate.CUT, OFFSET_COMMIT)
         assert admin.alter_group_offsets("g", {("t", 0): 0}) == {tp(0): None}
@@ -374,7 +375,7 @@ def test_what_cannot_be_reset_is_told(cluster: InProcessCluster, admin: Admin, g
 def test_what_retention_has_taken_is_told(tmp_path: Path) -> None:
     with (
         InProcessCluster(tmp_path / "brokers", config=CONFIG) as cluster,
-        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as admin,
     ):
         cluster.create_topic("t")
         cluster.create_topic("gone")
@@ -426,11 +427,11 @@ def test_a_member_at_the_terminal_is_described_and_guards_its_group(
         one_line(refused, "has 1 member (raylog-", "stop them first")
         one_line(call(cluster, "groups", "delete", group), "it has members, so stop them first", "NON_EMPTY_GROUP")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 143
+        assert process.wait(scaled(WAIT_S)) == 143
         assert as_json(cluster, "groups", "describe", group)["members"] == []
     succeed(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
     with started(cluster, *consume, "--max-messages", "14") as process:
         assert process.stdout is not None
         assert sorted(process.stdout.readline() for _ in range(14)) == first
-        assert process.wait(WAIT_S) == 0
+        assert process.wait(scaled(WAIT_S)) == 0
     assert succeed(cluster, "groups", "delete", group) == f"deleted group {group}\n"

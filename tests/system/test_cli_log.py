@@ -11,6 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Producer
 
@@ -22,7 +23,7 @@ def raylog(home: Path, *arguments: str, **variables: str) -> subprocess.Complete
         [RAYLOG, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         env=environment(home) | variables,
         check=False,
     )

@@ -14,6 +14,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import call, one_line, started
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.client.admin import NewTopic
@@ -43,7 +44,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 
 @pytest.fixture
 def admin(cluster: InProcessCluster) -> Iterator[Admin]:
-    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as found:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=scaled_ms(10_000)) as found:
         created = found.create_topics([NewTopic("t", assignments={0: [0, 1], 1: [1, 0]})])
         assert created == {"t": None}
         yield found
@@ -190,7 +191,7 @@ def test_a_throttled_move_is_watched_and_lets_nothing_stay_behind(
         assert "the throttle stays while partitions of t are being moved" in kept.stderr
         assert moving.poll() is None
         admin.alter_broker_configs(None, {name + ".rate": str(10**9) for name in THROTTLES})
-        out, err = moving.communicate(timeout=WAIT_S)
+        out, err = moving.communicate(timeout=scaled(WAIT_S))
     assert moving.returncode == 0, err
     assert err.splitlines() == ["moving 1 partition", "1 partition is in place", "nothing is throttled any more"]
     assert "0,1" in out
@@ -214,7 +215,7 @@ def test_a_move_is_cancelled_by_another_command_and_who_waits_is_told(
             lambda: sorted(replicas(admin)[0]) == [0, 1], WAIT_S, "it is where it was", instead=lambda: replicas(admin)
         )
         wait_until(lambda: throttles(admin) == {}, WAIT_S, "nothing is throttled")
-        _, err = moving.communicate(timeout=WAIT_S)
+        _, err = moving.communicate(timeout=scaled(WAIT_S))
     assert moving.returncode == 1
     assert "t-0: its move was cancelled, or replaced by another" in err.splitlines()[-1]
     none = reassign("t", "--cancel", "--yes")
@@ -228,7 +229,7 @@ def test_a_topic_is_deleted_while_it_is_moved(cluster: InProcessCluster, admin: 
         wait_until(admin.list_partition_reassignments, WAIT_S, "the move is under way")
         assert admin.delete_topics(["t"]) == {"t": None}
         wait_until(lambda: not admin.list_partition_reassignments(), WAIT_S, "the move is over")
-        _, err = moving.communicate(timeout=WAIT_S)
+        _, err = moving.communicate(timeout=scaled(WAIT_S))
     assert moving.returncode == 1
     assert err.splitlines()[-1] == "raylog: t-0: topic t was deleted before the move was complete"
     wait_until(lambda: not admin.describe_broker_configs(None), WAIT_S, "the rate is taken away")
@@ -242,7 +243,7 @@ def test_who_leaves_a_move_is_told_how_to_come_back(cluster: InProcessCluster, a
         assert moving.stderr is not None
         assert moving.stderr.readline() == "moving 1 partition\n"
         moving.send_signal(signal.SIGINT)
-        _, err = moving.communicate(timeout=WAIT_S)
+        _, err = moving.communicate(timeout=scaled(WAIT_S))
     assert (moving.returncode, err.count("\n")) == (130, 1)
     assert "what has begun goes on; `raylog topics reassign --wait --clear-throttle` comes back to it" in err
     admin.alter_broker_configs(None, {name + ".rate": str(10**9) for name in THROTTLES})

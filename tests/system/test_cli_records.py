@@ -14,6 +14,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment, one_line, run, started
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.cli.consume import Ends, print_records
@@ -135,7 +136,7 @@ def test_what_was_read_before_a_signal_is_delivered(
         sender.stdin.flush()
         wait_until(lambda: consumer.end_offsets([("copy", 0)])[("copy", 0)] == 2, 20, "both records are there")
         sender.send_signal(number)
-        assert sender.wait(30) == code
+        assert sender.wait(scaled(30)) == code
         assert sender.stderr is not None
         assert sender.stderr.read() == "interrupted; sent 2 records to copy\n"
 
@@ -156,7 +157,7 @@ def test_progress_is_shown_on_a_terminal(cluster: InProcessCluster, tmp_path: Pa
         os.close(theirs)
         try:
             wait_until(ended, 30, "the records are sent")
-            assert sending.wait(30) == 0
+            assert sending.wait(scaled(30)) == 0
         finally:
             sending.kill()
             os.close(ours)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
@@ -124,7 +125,7 @@ def test_a_name_server_that_is_silent_holds_up_nobody(port: int) -> None:
     answered = threading.Event()
 
     def look_up(*asked: object) -> Sequence[Candidate]:
-        assert answered.wait(60)
+        assert answered.wait(scaled(60))
         return answers("127.0.0.1")(*asked)  # type: ignore[arg-type]
 
     try:
@@ -173,7 +174,7 @@ def test_an_advertised_address_out_of_reach_is_told_once(tmp_path: Path, caplog:
     with InProcessCluster(tmp_path, brokers=1, config=config) as cluster:
         cluster.create_topic("t")
         with Producer(listens, delivery_timeout_ms=3_000, linger_ms=0) as producer:
-            assert isinstance(producer.send("t", b"x").exception(20), RaylogError)
+            assert isinstance(producer.send("t", b"x").exception(scaled(20)), RaylogError)
         assert len(told()) == 1
         assert all(part in told()[0] for part in (listens, advertises, "broker 0"))
         with Consumer(listens, ["t"], auto_offset_reset="earliest") as consumer:

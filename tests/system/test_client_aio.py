@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled_ms
 from kit.proxied import proxied as behind_proxy
 from kit.proxy import Fate, FrameProxy
 from kit.reading import all_records
@@ -115,16 +116,16 @@ async def test_every_way_of_reading_goes_on_where_the_last_stopped(cluster: InPr
             if len(offsets) == 10:
                 break
         assert await consumer.position("t", 1) == 10
-        (records,) = (await consumer.poll(5_000)).values()
+        (records,) = (await consumer.poll(scaled_ms(5_000))).values()
         offsets += [record.offset for record in records]
         async for record in consumer:
             offsets.append(record.offset)
             if len(offsets) == 100:
                 break
-        offsets += (await consumer.poll_columns(5_000, ["offset"]))["offset"].to_pylist()
+        offsets += (await consumer.poll_columns(scaled_ms(5_000), ["offset"]))["offset"].to_pylist()
         assert offsets == list(range(900))
         consumer.seek("t", 1, 5)
-        (batches,) = (await consumer.poll_batches(5_000)).values()
+        (batches,) = (await consumer.poll_batches(scaled_ms(5_000))).values()
         assert [record.offset for record in batches.records()] == list(range(5, 900))
         assert await consumer.poll(20) == {}
         assert await consumer.end_offsets([("t", 1)]) == {("t", 1): 900}
@@ -255,7 +256,7 @@ async def test_cancelling_loses_nothing(cluster: InProcessCluster) -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(consumer), 0.02)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.poll(10_000), 0.02)
+                await asyncio.wait_for(consumer.poll(scaled_ms(10_000)), 0.02)
         delivery = await producer.aiosend("t", b"one", partition=0)
         awaiting = asyncio.ensure_future(_value(delivery))
         awaiting.cancel()

@@ -38,6 +38,7 @@ from kit.bad_values import (
     shown,
 )
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from raylog.client import Admin, Consumer, NewTopic, Producer, data
 from raylog.client.aio import AsyncConsumer, AsyncProducer
 from raylog.client.groups.group_consumer import RebalanceListener
@@ -407,7 +408,7 @@ def close_then_tell(made: Any) -> Any:
 def test_what_an_argument_cannot_be_is_refused(door: type, servers: str) -> None:
     assert asyncio.run(complaints(door, servers)) == {}
     with Producer(servers, linger_ms=0) as producer, Admin(servers) as admin:
-        assert producer.send("t", b"fine").exception(20) is None
+        assert producer.send("t", b"fine").exception(scaled(20)) is None
         assert [topic.name for topic in admin.list_topics()] == ["t"]
 
 

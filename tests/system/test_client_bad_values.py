@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Delivery, Producer
 from raylog.client.aio import AsyncProducer
@@ -141,7 +142,7 @@ def goes_on(producer: Producer) -> bool:
     """Whether records are delivered, to this topic and to another one."""
     deliveries = [producer.send(topic, b"fine") for topic in ("t", "other")]
     producer.flush(20)
-    return [delivery.exception(20) for delivery in deliveries] == [None, None]
+    return [delivery.exception(scaled(20)) for delivery in deliveries] == [None, None]
 
 
 def record(bad: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def test_bad_records_and_columns_are_refused(producer: Producer) -> None:
         complaints[name] = wrong(lambda: producer.send_batch(**{"topic": "t", **bad}), error)  # noqa: B023
         after.append(producer.send("other", b"fine"))
     assert {name: complaint for name, complaint in complaints.items() if complaint} == {}
-    assert [delivery.exception(20) for delivery in after] == [None] * len(after)
+    assert [delivery.exception(scaled(20)) for delivery in after] == [None] * len(after)
     assert goes_on(producer)
 
 
@@ -187,7 +188,7 @@ def test_a_serializer_has_to_give_bytes(servers: str, of: str, result: Any) -> N
             made.send("t", b"v", b"k")
         with pytest.raises(InvalidRecord, match=f"{of} serializer"):
             made.send_batch("t", [b"v"], [b"k"])
-        assert made.send("t", b"fine", b"fine").exception(20) is None
+        assert made.send("t", b"fine", b"fine").exception(scaled(20)) is None
 
 
 def test_a_serializer_has_to_give_bytes_in_a_loop(servers: str) -> None:
@@ -205,8 +206,8 @@ def test_what_can_be_sent_is_taken_in_every_form(producer: Producer) -> None:
     landed = producer.send(
         "t", bytearray(b"v"), memoryview(b"k"), partition=np.int64(2), timestamp=np.int32(5), headers={"h": b"1"}
     )
-    assert landed.result(20)[1::2] == (2, 5)
-    runs = producer.send_batch("t", (b"v", b"w"), partition=np.int64(3), timestamps=np.array([5, 6])).result(20)
+    assert landed.result(scaled(20))[1::2] == (2, 5)
+    runs = producer.send_batch("t", (b"v", b"w"), partition=np.int64(3), timestamps=np.array([5, 6])).result(scaled(20))
     assert [run[1::2] for run in runs] == [(3, 2)]
 
 
@@ -228,9 +229,9 @@ def test_what_fails_in_the_sender_fails_one_batch(servers: str, caplog: pytest.L
         before = made.send("t", b"before", partition=0)
         bad = made.send("t", b"v", partition=1, headers=[(Unencodable("h"), b"")])
         with pytest.raises(InvalidRecord, match=r"t-1: .*a name's own mistake"):
-            bad.result(20)
-        assert before.exception(20) is None
-        assert [made.send("t", b"after", partition=n).exception(20) for n in range(4)] == [None] * 4
+            bad.result(scaled(20))
+        assert before.exception(scaled(20)) is None
+        assert [made.send("t", b"after", partition=n).exception(scaled(20)) for n in range(4)] == [None] * 4
     assert "t-1" in caplog.text
 
 
@@ -260,4 +261,4 @@ def test_a_partitioner_that_raises_fails_one_call(servers: str) -> None:
             made.send("t", b"v")
         with pytest.raises(KeyError):
             made.send_batch("t", [b"v"])
-        assert made.send("t", b"v", b"k").result(20).partition == 1
+        assert made.send("t", b"v", b"k").result(scaled(20)).partition == 1

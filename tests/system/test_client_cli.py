@@ -13,6 +13,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment, one_line, run, started
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.protocol.batches.compiled import RECORD_CODEC
 
@@ -71,7 +72,7 @@ def test_bytes_that_are_no_text_are_shown_as_base64(cluster: InProcessCluster) -
         [RAYLOG, "produce", "t", "--bootstrap-server", cluster.bootstrap_servers],
         input=b"\xff\xfe\n",
         capture_output=True,
-        timeout=60,
+        timeout=scaled(60),
         env=environment(cluster.root),
         check=False,
     )
@@ -87,7 +88,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(cluster: InProcessCluster) -> 
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         env=environment(cluster.root),
         check=False,
     )
@@ -101,7 +102,7 @@ def test_consuming_follows_new_records_until_interrupted(cluster: InProcessClust
             run(cluster, "produce", "t", stdin=word)
             assert reader.stdout.readline() == f"{word}\n"
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(30) == 130
+        assert reader.wait(scaled(30)) == 130
         assert reader.stderr is not None
         assert reader.stderr.read() == ""
 
@@ -123,7 +124,9 @@ def test_clusters_are_found_by_directory_or_by_being_the_only_one(cluster: InPro
 
     def listed(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [RAYLOG, "topics", "list", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(home), check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=scaled(60), env=environment(home), check=False
+        )
 
     one_line(listed(), "no raylog cluster runs here", "raylog up")
     one_line(listed("--data-dir", str(tmp_path / "nowhere")), "nowhere", "raylog up")
@@ -140,5 +143,5 @@ def test_clusters_are_found_by_directory_or_by_being_the_only_one(cluster: InPro
 
 
 def test_the_version_names_the_codec() -> None:
-    shown = subprocess.run([RAYLOG, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run([RAYLOG, "--version"], capture_output=True, text=True, timeout=scaled(60), check=True)
     assert shown.stdout == f"raylog 0.1.0 (record codec: {RECORD_CODEC})\n"

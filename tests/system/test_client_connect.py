@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Admin, Cluster, connect
 from raylog.coordination.host.ray_token import ray_token
@@ -89,4 +90,4 @@ def test_clients_take_settings(cluster: Cluster) -> None:
     with cluster.admin(client_id="me") as admin, cluster.producer(linger_ms=1) as producer:
         assert isinstance(admin, Admin)
         admin.create_topic("with-settings", 1)
-        assert producer.send("with-settings", b"v").result(20).offset == 0
+        assert producer.send("with-settings", b"v").result(scaled(20)).offset == 0

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
@@ -78,7 +79,7 @@ def test_polls_are_bounded_and_complete(filled: InProcessCluster) -> None:
     seen = 0
     with Consumer(filled.bootstrap_servers, ["t"], auto_offset_reset="earliest", max_poll_records=7) as consumer:
         while seen < COUNT:
-            polled = sum(map(len, consumer.poll(5_000).values()))
+            polled = sum(map(len, consumer.poll(scaled_ms(5_000)).values()))
             assert 0 < polled <= 7
             seen += polled
         assert consumer.poll(50) == {}
@@ -93,7 +94,7 @@ def test_whoever_stops_iterating_goes_on_where_he_left(filled: InProcessCluster)
             if len(values) == 10:
                 break
         assert consumer.position("t", 1) == 10
-        (polled,) = consumer.poll(5_000, max_records=5).values()
+        (polled,) = consumer.poll(scaled_ms(5_000), max_records=5).values()
         values += [record.value for record in polled]
         values += [record.value for record in consumer.iterate(until_end=True)]
     assert values == [b"%d" % n for n in range(1, COUNT, 4)]
@@ -102,9 +103,9 @@ def test_whoever_stops_iterating_goes_on_where_he_left(filled: InProcessCluster)
 def test_a_poll_between_two_records_of_an_iteration_skips_none(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 1)])
-        records = consumer.iterate(timeout_ms=4_000)  # more than it takes to connect, also where the machine stalls
+        records = consumer.iterate(timeout_ms=scaled_ms(4_000))  # more than it takes to connect
         values = [next(records).value for _ in range(3)]
-        (polled,) = consumer.poll(5_000, max_records=5).values()
+        (polled,) = consumer.poll(scaled_ms(5_000), max_records=5).values()
         values += [record.value for record in polled]
         values += [record.value for record in records]
     assert values == [b"%d" % n for n in range(1, COUNT, 4)]
@@ -113,22 +114,22 @@ def test_a_poll_between_two_records_of_an_iteration_skips_none(filled: InProcess
 def test_the_latest_offset_is_the_default_and_new_records_come(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"]) as consumer, Producer(filled.bootstrap_servers) as producer:
         assert [consumer.position("t", partition) for partition in range(4)] == [COUNT // 4] * 4
-        producer.send("t", b"new", partition=2).result(10)
-        (record,) = next(iter(consumer.poll(5_000).values()))
+        producer.send("t", b"new", partition=2).result(scaled(10))
+        (record,) = next(iter(consumer.poll(scaled_ms(5_000)).values()))
         assert (record.value, record.partition) == (b"new", 2)
 
 
 def test_a_waiting_poll_is_woken_by_a_record(filled: InProcessCluster) -> None:
     """A long poll ends when data comes, long before fetch.max.wait.ms."""
     with (
-        Consumer(filled.bootstrap_servers, ["t"], fetch_max_wait_ms=20_000) as consumer,
+        Consumer(filled.bootstrap_servers, ["t"], fetch_max_wait_ms=scaled_ms(20_000)) as consumer,
         Producer(filled.bootstrap_servers, linger_ms=0) as producer,
     ):
         assert consumer.poll(200) == {}
         producer.send("t", b"new", partition=2)
         begun = time.monotonic()
-        assert consumer.poll(15_000)
-        assert time.monotonic() - begun < 10
+        assert consumer.poll(scaled_ms(15_000))
+        assert time.monotonic() - begun < scaled(10)
 
 
 def test_seeking(filled: InProcessCluster) -> None:
@@ -140,7 +141,7 @@ def test_seeking(filled: InProcessCluster) -> None:
         assert positions == [200, 0, COUNT // 4, COUNT // 4]
         first: dict[int, int] = {}
         while len(first) < 2:
-            for tp, records in consumer.poll(5_000).items():
+            for tp, records in consumer.poll(scaled_ms(5_000)).items():
                 first.setdefault(tp.partition, records[0].offset)
         assert first == {0: 200, 1: 0}
         with pytest.raises(InvalidRequest, match="t-0: offset=-1"):
@@ -162,14 +163,14 @@ def test_an_offset_out_of_range_is_an_error_with_both_offsets(filled: InProcessC
     with Consumer(filled.bootstrap_servers, auto_offset_reset="none") as consumer:
         consumer.assign([("t", 3)])
         with pytest.raises(OffsetOutOfRange, match="t-3: no position"):
-            consumer.poll(5_000)
+            consumer.poll(scaled_ms(5_000))
         consumer.seek("t", 3, 9_999)
         for _ in range(2):
             with pytest.raises(PositionLost, match=r"t-3: offset 9999 .* has 0 to 250") as caught:
-                consumer.poll(5_000)
+                consumer.poll(scaled_ms(5_000))
             assert (caught.value.position, caught.value.earliest, caught.value.end) == (9_999, 0, COUNT // 4)
         consumer.seek("t", 3, 249)
-        assert len(consumer.poll(5_000)) == 1
+        assert len(consumer.poll(scaled_ms(5_000))) == 1
 
 
 def test_a_reset_after_an_offset_out_of_range_is_never_silent(
@@ -179,7 +180,7 @@ def test_a_reset_after_an_offset_out_of_range_is_never_silent(
         consumer.assign([("t", 3)])
         consumer.seek("t", 3, 9_999)
         with caplog.at_level(logging.WARNING, "raylog.client"):
-            (records,) = consumer.poll(10_000).values()
+            (records,) = consumer.poll(scaled_ms(10_000)).values()
     assert records[0].offset == 0
     assert "t-3: offset 9999 is out of range, the broker has 0 to 250" in caplog.text
     assert "reading on from offset 0" in caplog.text
@@ -193,11 +194,11 @@ def test_a_damaged_batch_is_reported_and_can_be_passed(filled: InProcessCluster)
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 3)])
         with pytest.raises(CorruptMessage, match="t-3, batch at offset 0"):
-            consumer.poll(5_000)
+            consumer.poll(scaled_ms(5_000))
         with pytest.raises(CorruptMessage, match="t-3, batch at offset 0"):
-            consumer.poll(5_000)
+            consumer.poll(scaled_ms(5_000))
         consumer.seek("t", 3, 200)
-        (records,) = consumer.poll(5_000).values()
+        (records,) = consumer.poll(scaled_ms(5_000)).values()
         assert records[0].offset == 200
 
 
@@ -207,7 +208,7 @@ def test_raw_batches_are_handed_out_whole(filled: InProcessCluster) -> None:
         consumer.assign([("t", 0)])
         consumer.seek("t", 0, 5)
         while consumer.position("t", 0) < COUNT // 4:
-            for batches in consumer.poll_batches(5_000).values():
+            for batches in consumer.poll_batches(scaled_ms(5_000)).values():
                 records, high_watermark = batches
                 seen += [record.offset for record in records]  # type: ignore[union-attr]
                 assert high_watermark == COUNT // 4
@@ -323,7 +324,7 @@ def test_a_leaders_own_batches_are_read(cluster: InProcessCluster) -> None:
 
 def test_paused_partitions_keep_their_place(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST, max_poll_records=10) as consumer:
-        assert consumer.poll(5_000)
+        assert consumer.poll(scaled_ms(5_000))
         consumer.pause(("t", 1), ("t", 2))
         assert consumer.paused() == {("t", 1), ("t", 2)}
         before = [consumer.position("t", partition) for partition in (1, 2)]
@@ -359,9 +360,9 @@ def test_partitions_that_are_added_are_read_from_their_start(filled: InProcessCl
         wait_until(lambda: filled.leader("t", 5), 10, "they are led")
         wait_until(lambda: producer.partitions_for("t") == 6, 10, "the producer knows them")
         for partition in (4, 5):
-            producer.send("t", b"new", partition=partition).result(10)
+            producer.send("t", b"new", partition=partition).result(scaled(10))
         found: dict[int, list[int]] = {}
-        for record in consumer.iterate(timeout_ms=20_000):
+        for record in consumer.iterate(timeout_ms=scaled_ms(20_000)):
             found.setdefault(record.partition, []).append(record.offset)
             if len(found) == 2:
                 break
@@ -408,7 +409,7 @@ def test_lag_is_known_after_an_answer(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 1)])
         assert consumer.current_lag("t", 1) is None
-        (records,) = consumer.poll(10_000, max_records=10).values()
+        (records,) = consumer.poll(scaled_ms(10_000), max_records=10).values()
         assert consumer.current_lag("t", 1) == COUNT // 4 - len(records)
         consumer.seek("t", 1, COUNT // 4)
         assert consumer.current_lag("t", 1) == 0
@@ -450,11 +451,11 @@ def test_columns_have_everything_without_gaps(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST) as consumer:
         first = next(iter(consumer))  # rows and columns mix
         while sum(map(len, tables)) < COUNT - 1:
-            tables.append(consumer.poll_columns(5_000))
+            tables.append(consumer.poll_columns(scaled_ms(5_000)))
             assert len(tables[-1])
         assert len(consumer.poll_columns(50)) == 0
         consumer.seek_to_beginning()
-        assert consumer.poll_columns(5_000, ["offset", "value"]).column_names == ["offset", "value"]
+        assert consumer.poll_columns(scaled_ms(5_000), ["offset", "value"]).column_names == ["offset", "value"]
     table = pa.concat_tables(tables)
     assert table.schema == SCHEMA
     values = [*table["value"].to_pylist(), first.value]
@@ -474,16 +475,16 @@ def test_a_damaged_batch_comes_after_what_can_be_read_in_columns_too(filled: InP
         file.write(b"\xff\xff\xff\xff")
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 3)])
-        read = len(consumer.poll_columns(5_000))
+        read = len(consumer.poll_columns(scaled_ms(5_000)))
         assert 0 < read == consumer.position("t", 3) < COUNT // 4
         for _ in range(2):
             with pytest.raises(CorruptMessage, match=f"t-3, batch at offset {read}"):
-                consumer.poll_columns(5_000)
+                consumer.poll_columns(scaled_ms(5_000))
 
 
 def test_a_deleted_topic_is_told_not_waited_for(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST, retry_backoff_max_ms=200) as consumer:
-        assert consumer.poll(5_000)
+        assert consumer.poll(scaled_ms(5_000))
         with Admin(filled.bootstrap_servers) as admin:
             admin.delete_topics(["t"])
 
@@ -527,7 +528,7 @@ def test_a_consumer_behind_the_start_of_the_log_is_told_both_offsets(tmp_path: P
             wait_until(lambda: consumer.beginning_offsets([("short", 0)])["short", 0] > 1, 30, "old segments go")
             consumer.seek("short", 0, 1)
             with pytest.raises(PositionLost, match="offset 1 is out of range") as caught:
-                consumer.poll(10_000)
+                consumer.poll(scaled_ms(10_000))
         assert caught.value.position == 1 < caught.value.earliest
         assert caught.value.end == len(sent)
 
@@ -555,7 +556,7 @@ def test_a_consumer_is_for_one_thread_at_a_time(filled: InProcessCluster) -> Non
             assert "for one at a time" in wait_until(refused, 10, "the second thread is refused")
         finally:
             over.set()
-            polling.join(10)
+            polling.join(scaled(10))
         assert consumer.poll(0) == {}
 
 
@@ -570,7 +571,7 @@ def test_a_slow_reader_of_many_partitions_holds_no_more_than_fetch_max_bytes(clu
     with Consumer(cluster.bootstrap_servers, ["wide"], **EARLIEST, **config) as consumer:
         most = 0
         for _ in range(80):
-            assert consumer.poll(5_000)
+            assert consumer.poll(scaled_ms(5_000))
             most = max(most, sum(buffer.held_bytes() for buffer in consumer._fetcher.buffers.values()))
     # What was held when the fetches were sent, and one answer of each of two brokers.
     assert limit / 2 < most <= 3 * limit + 200_000
@@ -589,11 +590,11 @@ def test_idle_partitions_are_left_to_a_fetch_session(tmp_path: Path, slots: str)
             read = []
             for number in (3, 45, 3):
                 producer.send("wide", b"%d" % number, partition=number)
-                (records,) = consumer.poll(10_000).values()
+                (records,) = consumer.poll(scaled_ms(10_000)).values()
                 read += [(record.partition, record.offset) for record in records]
             assert read == [(3, 0), (45, 0), (3, 1)]
             consumer.seek("wide", 45, 0)
-            assert len(consumer.poll(10_000)) == 1
+            assert len(consumer.poll(scaled_ms(10_000))) == 1
             few = slots != "0"
             assert (proxy.last_bytes[FETCH] < 1_000) == few, "a full request has 25 bytes a partition"
             proxy.cut()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.delivery import Delivery
@@ -66,18 +67,18 @@ def values(servers: str, topic: str, index: int = 0) -> list[bytes]:
 def test_who_sends_the_same_again_adds_nothing(servers: str, topic: str) -> None:
     for _ in range(3):
         with continuing(servers, Identity(1_000_001, 0)) as producer:
-            producer.send_batch(topic, ROWS, partition=0).result(30)
+            producer.send_batch(topic, ROWS, partition=0).result(scaled(30))
     assert values(servers, topic) == ROWS
 
 
 def test_who_goes_on_in_the_middle_adds_what_is_missing(servers: str, topic: str) -> None:
     identity = Identity(1_000_002, 4)
     with continuing(servers, identity) as producer:
-        producer.send_batch(topic, ROWS[:600], partition=0).result(30)
-        producer.send_batch(topic, ROWS[:10], partition=1).result(30)
+        producer.send_batch(topic, ROWS[:600], partition=0).result(scaled(30))
+        producer.send_batch(topic, ROWS[:10], partition=1).result(scaled(30))
     with continuing(servers, identity, {partition(topic): 600, partition(topic, 1): 10}) as producer:
-        producer.send_batch(topic, ROWS[600:], partition=0).result(30)
-        producer.send_batch(topic, ROWS[10:], partition=1).result(30)
+        producer.send_batch(topic, ROWS[600:], partition=0).result(scaled(30))
+        producer.send_batch(topic, ROWS[10:], partition=1).result(scaled(30))
     assert values(servers, topic) == ROWS
     assert values(servers, topic, 1) == ROWS
 
@@ -87,31 +88,31 @@ def test_two_at_once_add_each_record_once(servers: str, topic: str) -> None:
     with continuing(servers, identity) as one, continuing(servers, identity) as other:
         sent = [producer.send_batch(topic, ROWS, partition=0) for producer in (one, other)]
         for delivery in sent:
-            delivery.result(30)
+            delivery.result(scaled(30))
     assert values(servers, topic) == ROWS
 
 
 def test_numbers_that_leave_a_gap_or_overlap_fail_all_that_follows(servers: str, topic: str) -> None:
     identity = Identity(1_000_004, 0)
     with continuing(servers, identity) as producer:
-        producer.send_batch(topic, ROWS[:100], partition=0).result(30)
+        producer.send_batch(topic, ROWS[:100], partition=0).result(scaled(30))
     with continuing(servers, identity, {partition(topic): 101}) as producer:
         with pytest.raises(OutOfOrderSequence, match=f"{topic}-0.*sequence 101, expected 100"):
-            producer.send_batch(topic, ROWS[101:], partition=0).result(30)
+            producer.send_batch(topic, ROWS[101:], partition=0).result(scaled(30))
         with pytest.raises(OutOfOrderSequence, match="expected 100"):
-            producer.send_batch(topic, ROWS, partition=1).result(30)
+            producer.send_batch(topic, ROWS, partition=1).result(scaled(30))
     with continuing(servers, identity, {partition(topic): 90}, batch_size=100_000) as producer:
         delivery = producer.send_batch(topic, ROWS[90:], partition=0)
-        assert isinstance(delivery.exception(30), OutOfOrderSequence)
+        assert isinstance(delivery.exception(scaled(30)), OutOfOrderSequence)
     assert values(servers, topic) == ROWS[:100]
     assert values(servers, topic, 1) == []
 
 
 def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> None:
     with continuing(servers, Identity(1_000_005, 1), linger_ms=60_000) as late:
-        late.send_batch(topic, ROWS[:10], partition=0).result(30)
+        late.send_batch(topic, ROWS[:10], partition=0).result(scaled(30))
         with continuing(servers, Identity(1_000_005, 2)) as newer:
-            newer.send_batch(topic, ROWS[10:20], partition=0).result(30)
+            newer.send_batch(topic, ROWS[10:20], partition=0).result(scaled(30))
         refused: list[RaylogError] = []
 
         def send_more(_: Delivery) -> None:
@@ -124,7 +125,7 @@ def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> 
         fenced.add_done_callback(send_more)
         late.flush(30)
         with pytest.raises(InvalidProducerEpoch, match="a newer instance took over"):
-            fenced.result(30)
+            fenced.result(scaled(30))
         wait_until(lambda: refused, 10, "the callback has run")
     assert values(servers, topic) == ROWS[:20]
 
@@ -132,15 +133,15 @@ def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> 
 def test_the_log_tells_how_far_a_producer_got(servers: str, topic: str) -> None:
     ours, later, other = Identity(1_000_006, 1), Identity(1_000_006, 2), Identity(1_000_007, 1)
     with Producer(servers) as producer:
-        producer.send_batch(topic, ROWS[:50], partition=0).result(30)
+        producer.send_batch(topic, ROWS[:50], partition=0).result(scaled(30))
     places = [partition(topic), partition(topic, 1)]
     with Admin(servers) as admin:
         starts = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(places, LATEST)).items()}
     assert next_sequences(servers, starts, [ours, later, other]) == {}
     for identity, count in ((ours, 300), (other, 40), (later, 120)):
         with continuing(servers, identity) as producer:
-            producer.send_batch(topic, ROWS[:count], partition=0).result(30)
-            producer.send_batch(topic, ROWS[: count // 10], partition=1).result(30)
+            producer.send_batch(topic, ROWS[:count], partition=0).result(scaled(30))
+            producer.send_batch(topic, ROWS[: count // 10], partition=1).result(scaled(30))
     assert next_sequences(servers, starts, [ours, later]) == {
         ours: {places[0]: 300, places[1]: 30},
         later: {places[0]: 120, places[1]: 12},
@@ -149,7 +150,7 @@ def test_the_log_tells_how_far_a_producer_got(servers: str, topic: str) -> None:
 
 def test_what_the_log_does_not_have_any_more_cannot_tell(servers: str, topic: str) -> None:
     with Producer(servers) as producer:
-        producer.send_batch(topic, ROWS, partition=0).result(30)
+        producer.send_batch(topic, ROWS, partition=0).result(scaled(30))
     with Admin(servers) as admin:
         admin.delete_records({partition(topic): 10})
     with pytest.raises(OffsetOutOfRange, match=f"{topic}-0"):

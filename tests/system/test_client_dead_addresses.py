@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from raylog.coordination.host.free_ports import free_port
 
 pytestmark = [
@@ -109,7 +110,7 @@ def test_every_client_goes_on_with_the_next_address(tmp_path: Path, addresses: t
             ["unshare", "--mount", "sh", "-c", in_namespace, "sh", str(hosts), *client],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=scaled(100),
             check=False,
         )
     assert ended.returncode == 0, ended.stderr

@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxied import proxied
 from kit.proxy import Fate
 from kit.reading import all_records
@@ -75,7 +76,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
 
@@ -208,7 +209,7 @@ print(time.monotonic() - begun)
 
     def hold(key: int) -> Fate:
         if key == PRODUCE:
-            may_read.wait(60)
+            may_read.wait(scaled(60))
         return Fate.PASS
 
     with proxied(tmp_path) as (_, proxy, servers):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer, AsyncProducer
@@ -63,7 +64,7 @@ def test_nothing_is_lost_or_repeated_over_leader_moves(cluster: InProcessCluster
                 futures.append(producer.send("t", value))
                 if number == RECORDS // 2:
                     expire_leader(cluster)
-            offsets = [future.result(WAIT_S).offset for future in futures]
+            offsets = [future.result(scaled(WAIT_S)).offset for future in futures]
             assert offsets == list(range(move * RECORDS, (move + 1) * RECORDS))
             wait_until(lambda expected=(move + 1) * RECORDS: poll(expected), WAIT_S, "all records were read")
             wait_until(lambda: everybody_in_sync(cluster), WAIT_S, "everybody is in sync again")

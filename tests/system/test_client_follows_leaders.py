@@ -10,6 +10,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.leaders import move_leader
+from kit.machine import scaled, scaled_ms
 from raylog.client import Consumer, Producer
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -31,15 +32,17 @@ def test_producer_and_consumer_go_where_the_old_leader_sends_them(cluster: InPro
         Producer(servers, linger_ms=0, **PATIENCE) as producer,
         Consumer(servers, ["t"], auto_offset_reset="earliest", fetch_max_wait_ms=50, **PATIENCE) as consumer,
     ):
-        producer.send("t", b"before").result(10)
-        assert [record.value for records in consumer.poll(10_000).values() for record in records] == [b"before"]
+        producer.send("t", b"before").result(scaled(10))
+        assert [record.value for records in consumer.poll(scaled_ms(10_000)).values() for record in records] == [
+            b"before"
+        ]
         move_leader(cluster, TP)
         begun = time.monotonic()
         # The new leader's log is empty: it is no replica. The consumer, at offset 1, goes back to where it begins.
-        assert producer.send("t", b"other").result(20).offset == 0
-        assert producer.send("t", b"after").result(20).offset == 1
+        assert producer.send("t", b"other").result(scaled(20)).offset == 0
+        assert producer.send("t", b"after").result(scaled(20)).offset == 1
         values: list[bytes | None] = []
-        while len(values) < 2 and (polled := consumer.poll(20_000)):
+        while len(values) < 2 and (polled := consumer.poll(scaled_ms(20_000))):
             values += [record.value for records in polled.values() for record in records]
         assert values == [b"other", b"after"]
         assert time.monotonic() - begun < PATIENCE["retry_backoff_ms"] / 2_000

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
@@ -65,7 +66,7 @@ def test_a_producer_that_pauses_loses_nothing(proxy: FrameProxy) -> None:
     with Producer(servers(proxy), connections_max_idle_ms=IDLE_MS, linger_ms=0) as producer:
         for number in range(3):
             made = proxy.connections
-            assert producer.send("t", b"%d" % number, partition=0).result(20).offset == number
+            assert producer.send("t", b"%d" % number, partition=0).result(scaled(20)).offset == number
             wait_until(lambda: not proxy.open_connections, 20, "the pause has closed the connection")
         assert proxy.connections > made
 
@@ -83,5 +84,5 @@ def test_a_request_in_flight_keeps_its_connection(proxy: FrameProxy) -> None:
         assert consumer.poll(12 * IDLE_MS) == {}
         assert proxy.requests[FETCH] - fetches >= 2
         assert proxy.connections == made
-        producer.send("t", b"v", partition=0).result(20)
-        assert [record.value for record in consumer.poll(10_000)["t", 0]] == [b"v"]
+        producer.send("t", b"v", partition=0).result(scaled(20))
+        assert [record.value for record in consumer.poll(scaled_ms(10_000))["t", 0]] == [b"v"]

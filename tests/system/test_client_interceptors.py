@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import (
     CommittedOffset,
@@ -102,11 +103,11 @@ def test_records_go_through_a_chain_and_its_members_hear_where_they_landed(
     servers, first, last = cluster.bootstrap_servers, Marks(b"1"), Marks(b"2")
     with Producer(servers, linger_ms=0, interceptors=[first, Broken(), last]) as producer:
         for number in range(20):
-            assert producer.send("t", b"a", partition=0).result(10).offset == number
-        producer.send_batch("t", [b"b", b"c"]).result(10)
+            assert producer.send("t", b"a", partition=0).result(scaled(10)).offset == number
+        producer.send_batch("t", [b"b", b"c"]).result(scaled(10))
     assert values(servers) == [b"a12"] * 20 + [b"b12", b"c12"]
     for marks in (first, last):
-        heard = [marks.acknowledged.get(timeout=10) for _ in range(21)]
+        heard = [marks.acknowledged.get(timeout=scaled(10)) for _ in range(21)]
         assert heard == [(("t", 0, number), None) for number in range(20)] + [([Landed("t", 0, 20, 2)], None)]
         assert marks.acknowledged.empty()
         assert marks.closed == 1
@@ -118,7 +119,7 @@ def test_interceptors_may_be_given_by_an_iterator(cluster: InProcessCluster) -> 
     """It was empty once they were checked, and none was called."""
     marks: Any = iter([Marks(b"1")])
     with Producer(cluster.bootstrap_servers, linger_ms=0, interceptors=marks) as producer:
-        producer.send("t", b"a", partition=0).result(10)
+        producer.send("t", b"a", partition=0).result(scaled(10))
     odd: Any = iter([Odd()])
     with Consumer(cluster.bootstrap_servers, ["t"], interceptors=odd, **EARLIEST) as consumer:
         assert [record.value for record in consumer.iterate(until_end=True)] == []
@@ -136,7 +137,7 @@ def test_records_that_are_not_delivered_are_told(cluster: InProcessCluster) -> N
             producer.send_batch("t", [b"v" * 2_000])
         with pytest.raises(InvalidPartitions):
             producer.send("t", b"v", partition=7)
-    told = [marks.acknowledged.get(timeout=10) for _ in range(3)]
+    told = [marks.acknowledged.get(timeout=scaled(10)) for _ in range(3)]
     assert [(at, type(error)) for at, error in told] == [
         (("t", -1, -1), MessageTooLarge),
         ([], MessageTooLarge),
@@ -147,7 +148,7 @@ def test_records_that_are_not_delivered_are_told(cluster: InProcessCluster) -> N
 def test_what_is_read_goes_through_a_chain_however_it_is_read(cluster: InProcessCluster) -> None:
     servers = cluster.bootstrap_servers
     with Producer(servers) as producer:
-        producer.send_batch("t", [b"v"] * 10).result(10)
+        producer.send_batch("t", [b"v"] * 10).result(scaled(10))
     with Consumer(servers, ["t"], interceptors=[Broken(), Odd()], **EARLIEST) as consumer:
         assert [record.offset for record in consumer.iterate(until_end=True)] == [1, 3, 5, 7, 9]
         consumer.seek_to_beginning()
@@ -155,7 +156,7 @@ def test_what_is_read_goes_through_a_chain_however_it_is_read(cluster: InProcess
         assert polled is not None
         assert [record.offset for record in polled[TP]] == [1, 3]
         assert consumer.position("t", 0) == 4
-        assert consumer.poll_columns(10_000)["offset"].to_pylist() == [5, 7, 9]
+        assert consumer.poll_columns(scaled_ms(10_000))["offset"].to_pylist() == [5, 7, 9]
         consumer.seek("t", 0, 0)
         for record in consumer:
             assert record.offset == 1
@@ -179,12 +180,12 @@ def test_clients_for_asyncio_have_interceptors_too(cluster: InProcessCluster) ->
             with pytest.raises(MessageTooLarge):
                 await producer.aiosend("t", b"v" * 2_000_000)
             first = await anext(consumer)
-            polled = await consumer.poll(10_000)
+            polled = await consumer.poll(scaled_ms(10_000))
             return [(record.offset, record.value) for record in (first, *polled[TP])]
 
     found = asyncio.run(run())
     assert found[0] == (1, b"a!")
     assert set(found) <= {(1, b"a!"), (3, b"b!"), (5, b"d!")}
-    told = [marks.acknowledged.get(timeout=10) for _ in range(5)]
+    told = [marks.acknowledged.get(timeout=scaled(10)) for _ in range(5)]
     assert [type(error) for _, error in told].count(MessageTooLarge) == 1
     assert marks.closed == 1

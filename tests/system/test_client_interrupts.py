@@ -12,6 +12,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.interrupts import Interrupt, struck
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import consumer as shell
 from raylog.client import consumer_core, producer_core
@@ -83,7 +84,7 @@ def test_seek_in_any_line_of_a_call_holds(read: Callable[[Consumer], Iterable[in
         servers = cluster.bootstrap_servers
         with Producer(servers) as producer:
             for _ in range(3):
-                producer.send_batch("t", [b"v"] * (count // 3)).result(20)
+                producer.send_batch("t", [b"v"] * (count // 3)).result(scaled(20))
         with Consumer(servers, ["t"], fetch_max_wait_ms=50, max_partition_fetch_bytes=100) as consumer:
             seeks: list[int] = []
             for nth in range(10_000):
@@ -111,11 +112,11 @@ def test_record_behind_an_interrupted_one_is_sent(tmp_path: Path, rows: list[byt
     with InProcessCluster(tmp_path) as cluster:
         cluster.create_topic("t")
         with Producer(cluster.bootstrap_servers) as producer:
-            producer.send("t", b"first").result(20)
+            producer.send("t", b"first").result(scaled(20))
             for nth in count():
                 with suppress(KeyboardInterrupt), Interrupt(nth, producer_core) as interrupt:
                     producer.send("t", b"v") if rows is None else producer.send_batch("t", rows)
-                producer.send("t", b"behind it").result(20)
+                producer.send("t", b"behind it").result(scaled(20))
                 if not interrupt.reached:
                     break
     assert nth > 10
@@ -137,8 +138,8 @@ def test_interrupted_producer_goes_on_and_keeps_its_promises(tmp_path: Path) -> 
 
             for nth in range(2 * STRIKES):
                 struck((send, send_and_wait)[nth % 2], 0.005)
-                producer.send("t", b"after").result(20)
-            offsets = [delivery.result(20).offset for delivery in promised]
+                producer.send("t", b"after").result(scaled(20))
+            offsets = [delivery.result(scaled(20)).offset for delivery in promised]
     assert offsets == sorted(set(offsets))
 
 
@@ -148,7 +149,7 @@ def test_interrupted_loop_reads_on_and_can_be_closed(tmp_path: Path) -> None:
         cluster.create_topic("t")
         servers = cluster.bootstrap_servers
         with Producer(servers) as producer:
-            producer.send_batch("t", [b"v"] * 200_000).result(20)
+            producer.send_batch("t", [b"v"] * 200_000).result(scaled(20))
         found: list[int] = []
         with Consumer(servers, ["t"], auto_offset_reset="earliest", max_partition_fetch_bytes=10_000) as consumer:
 

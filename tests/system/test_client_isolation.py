@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled_ms
 from kit.proxied import proxied
 from raylog.client import Consumer, Producer
 from raylog.protocol.batches.transactions import AbortedTransaction
@@ -79,6 +80,6 @@ def test_aborted_transactions_are_left_out_as_the_answer_lists_them(
             assert [record.offset for record in consumer.iterate(until_end=True)] == seen
             assert consumer.position("t", 0) == 5
             consumer.seek("t", 0, 0)
-            table = consumer.poll_columns(timeout_ms=10_000)
+            table = consumer.poll_columns(timeout_ms=scaled_ms(10_000))
             assert table.column("value").to_pylist() == [b"%d" % offset for offset in seen]
         assert levels == {wire}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
@@ -47,7 +48,7 @@ def test_a_broker_that_is_down_leaves_a_few_lines(proxied: FrameProxy, caplog: p
         Producer(address, client_id="sender", delivery_timeout_ms=DOWN_MS, linger_ms=0, **HASTY) as producer,
         Consumer(address, ["t"], client_id="reader", auto_offset_reset="earliest", **HASTY) as consumer,
     ):
-        producer.send("t", b"there").result(10)
+        producer.send("t", b"there").result(scaled(10))
         assert wait_until(lambda: consumer.poll(100), 10, "the record comes")
         assert len(lines(caplog, "client sender", "connected to", address)) == 1
         proxied.close()
@@ -60,7 +61,7 @@ def test_a_broker_that_is_down_leaves_a_few_lines(proxied: FrameProxy, caplog: p
         assert len(lines(caplog, "client sender", "t-0", "not delivered")) == 1
         assert len(lines(caplog)) <= 9, lines(caplog)
         proxied.reopen()
-        producer.send("t", b"there again").result(10)
+        producer.send("t", b"there again").result(scaled(10))
         assert wait_until(lambda: consumer.poll(100), 10, "the record comes")
     for client in ("client sender", "client reader"):
         assert len(lines(caplog, f"{client}: connected to broker {address} again")) == 1
@@ -71,7 +72,7 @@ def test_records_that_are_sent_again_are_told_once(proxied: FrameProxy, caplog: 
     proxied.on_answer = lambda key: Fate.CUT if key == PRODUCE and next(numbers) < 20 else Fate.PASS
     address = f"127.0.0.1:{proxied.port}"
     with Producer(address, client_id="sender", linger_ms=0, **HASTY) as producer:
-        producer.send("t", b"v").result(30)
+        producer.send("t", b"v").result(scaled(30))
         assert producer.metrics()["record-retry-total"] >= 20
     assert len(lines(caplog, "client sender", "t-0", "sent again", address)) == 1
 

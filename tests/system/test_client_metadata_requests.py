@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.machine import scaled
 from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
@@ -89,8 +90,8 @@ def test_a_producer_asks_no_more_for_what_it_sends_to_no_more(asked: Asked) -> N
         Producer(asked.servers, linger_ms=0, request_timeout_ms=400, **config) as producer,
         Admin(asked.servers) as admin,
     ):
-        producer.send("gone", b"1").result(20)
-        producer.send("t", b"1").result(20)
+        producer.send("gone", b"1").result(scaled(20))
+        producer.send("t", b"1").result(scaled(20))
         wait_until(lambda: ({"t", "gone"}, False) in asked.lines, 20, "both are asked for")
         admin.delete_topics(["gone"])
         wait_until(lambda: asked.lines[-2:] == [({"t"}, False)] * 2, 20, "only one is")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer, AsyncProducer
@@ -54,10 +55,10 @@ def test_a_producer_counts_what_it_sent(cluster: InProcessCluster) -> None:
 
 def test_records_that_cannot_be_delivered_are_counted_as_errors(cluster: InProcessCluster) -> None:
     with Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_000, retry_backoff_ms=10) as producer:
-        producer.send("t", b"there", partition=0).result(10)
+        producer.send("t", b"there", partition=0).result(scaled(10))
         cluster.stop(0)
         lost = producer.send("t", b"not there", partition=0)
-        assert isinstance(lost.exception(10), RequestTimedOut)
+        assert isinstance(lost.exception(scaled(10)), RequestTimedOut)
         found = producer.metrics()
     assert found["record-error-total"] == 1
     assert found["connection-count"] == 0
@@ -66,10 +67,10 @@ def test_records_that_cannot_be_delivered_are_counted_as_errors(cluster: InProce
 
 def test_a_consumer_counts_what_it_read_and_how_far_it_is_behind(cluster: InProcessCluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=50) as producer:
-        producer.send_batch("t", [b"v" * 100] * RECORDS, partition=0).result(10)
+        producer.send_batch("t", [b"v" * 100] * RECORDS, partition=0).result(scaled(10))
     with Consumer(cluster.bootstrap_servers, ["t"], **EARLIEST) as consumer:
         assert isnan(consumer.metrics()["records-lag-max"])
-        assert sum(map(len, consumer.poll(10_000, max_records=10).values())) == 10
+        assert sum(map(len, consumer.poll(scaled_ms(10_000), max_records=10).values())) == 10
         assert consumer.metrics()["records-lag-max"] == RECORDS - 10
         assert sum(1 for _ in consumer.iterate(until_end=True)) == RECORDS - 10
         found = consumer.metrics()
@@ -102,8 +103,10 @@ def test_a_callback_hears_the_metrics_while_the_client_works(cluster: InProcessC
     produced: SimpleQueue[dict[str, float]] = SimpleQueue()
     consumed: SimpleQueue[dict[str, float]] = SimpleQueue()
     with Producer(cluster.bootstrap_servers, stats_cb=produced.put, statistics_interval_ms=5) as producer:
-        producer.send("t", b"v").result(10)
-        wait_until(lambda: produced.get(timeout=10)["record-send-total"] == 1, 10, "the callback hears of the record")
+        producer.send("t", b"v").result(scaled(10))
+        wait_until(
+            lambda: produced.get(timeout=scaled(10))["record-send-total"] == 1, 10, "the callback hears of the record"
+        )
         assert len([thread for thread in threading.enumerate() if thread.name == "raylog-statistics"]) == 1
 
     async def read() -> None:
@@ -111,7 +114,10 @@ def test_a_callback_hears_the_metrics_while_the_client_works(cluster: InProcessC
         async with AsyncConsumer(cluster.bootstrap_servers, ["t"], **config) as consumer:
             await anext(consumer)
             await asyncio.to_thread(
-                wait_until, lambda: consumed.get(timeout=10)["records-consumed-total"] == 1, 10, "it is heard of"
+                wait_until,
+                lambda: consumed.get(timeout=scaled(10))["records-consumed-total"] == 1,
+                10,
+                "it is heard of",
             )
 
     asyncio.run(read())

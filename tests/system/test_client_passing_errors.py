@@ -15,6 +15,7 @@ from kio.schema.list_offsets.v8.response import ListOffsetsResponse
 
 from kit.cluster import InProcessCluster
 from kit.leaders import begin_epoch
+from kit.machine import scaled
 from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
@@ -108,7 +109,7 @@ EDITS: dict[int, Callable[[int, bytes, ErrorCode], bytes]] = {
 def send(servers: str, *values: bytes) -> None:
     with Producer(servers, linger_ms=0) as producer:
         for value in values:
-            producer.send("t", value, partition=0).result(WAIT_S)
+            producer.send("t", value, partition=0).result(scaled(WAIT_S))
 
 
 def read(consumer: Consumer, count: int) -> list[tuple[int, bytes | None]]:
@@ -144,10 +145,10 @@ def test_a_refused_batch_is_sent_again_and_is_there_once(tmp_path: Path, code: E
     with proxied(tmp_path) as (_, proxy, servers):
         refusals = Refusals(proxy, PRODUCE, code)
         with Producer(servers, linger_ms=0, batch_size=1, **QUICK) as producer:
-            assert producer.send("t", b"0", partition=0).result(WAIT_S).offset == 0
+            assert producer.send("t", b"0", partition=0).result(scaled(WAIT_S)).offset == 0
             refusals.begin()
             deliveries = [producer.send("t", b"%d" % number, partition=0) for number in range(1, 10)]
-            assert [delivery.result(WAIT_S).offset for delivery in deliveries] == list(range(1, 10))
+            assert [delivery.result(scaled(WAIT_S)).offset for delivery in deliveries] == list(range(1, 10))
         assert refusals.left == 0
         assert refusals.asked_who_leads()
         with Consumer(servers, ["t"], auto_offset_reset="earliest") as consumer:

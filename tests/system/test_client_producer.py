@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.proxy import Fate, FrameProxy
 from kit.reading import all_records
@@ -55,7 +56,7 @@ def knows(producer: Producer, topic: str) -> bool:
 def delivered(producer: Producer, value: bytes) -> bool:
     """Whether it was within max.block.ms and delivery.timeout.ms, which a slow machine may exceed."""
     try:
-        return producer.send("t", value).exception(10) is None
+        return producer.send("t", value).exception(scaled(10)) is None
     except RaylogError:
         return False
 
@@ -107,13 +108,13 @@ def test_batches_have_the_level_of_the_settings(
             for value in values:
                 producer.send("t", value, partition=0, timestamp=1)
             producer.flush(20)
-            producer.send_batch("t", values, timestamps=[1] * len(values), partition=1).result(20)
+            producer.send_batch("t", values, timestamps=[1] * len(values), partition=1).result(scaled(20))
     for partition in (0, 1):
         with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
             consumer.assign([("t", partition)])
             sizes: list[int] = []
             while len(sizes) < len(levels):
-                for batches in consumer.poll_batches(10_000).values():
+                for batches in consumer.poll_batches(scaled_ms(10_000)).values():
                     sizes += [header.size for _, header in batches.visible()]
         assert sizes == sorted(set(sizes), reverse=True)
 
@@ -130,7 +131,7 @@ def test_records_that_can_never_be_sent_are_refused_at_once(cluster: InProcessCl
             producer.send("t", b"x", headers=[("h", "text")])  # type: ignore[list-item]
         with pytest.raises(InvalidRecord, match="timestamp"):
             producer.send("t", b"x", timestamp=-5)
-        assert producer.send("t", b"fine").result(10).offset == 0
+        assert producer.send("t", b"fine").result(scaled(10)).offset == 0
 
 
 def test_a_partition_that_was_added_is_found(cluster: InProcessCluster) -> None:
@@ -141,16 +142,16 @@ def test_a_partition_that_was_added_is_found(cluster: InProcessCluster) -> None:
         Producer(servers, max_block_ms=1_000) as impatient,
         Admin(servers) as admin,
     ):
-        assert producer.send("t", b"before", partition=3).result(20).partition == 3
+        assert producer.send("t", b"before", partition=3).result(scaled(20)).partition == 3
         with pytest.raises(InvalidPartitions, match=r"0 to 3, not 4.*max\.block\.ms=1000"):
             impatient.send("t", b"x", partition=4)
         with pytest.raises(InvalidPartitions, match=r"0 to 3, not 4.*max\.block\.ms=1000"):
             impatient.send_batch("t", [b"x"] * 2, partition=[0, 4])
         admin.create_partitions("t", 6)
-        assert producer.send("t", b"after", partition=4).result(20).partition == 4
+        assert producer.send("t", b"after", partition=4).result(scaled(20)).partition == 4
         admin.create_partitions("t", 8)
-        assert [run.partition for run in producer.send_batch("t", [b"x"], partition=[7]).result(20)] == [7]
-        assert impatient.send("t", b"x", partition=7).result(20).partition == 7
+        assert [run.partition for run in producer.send_batch("t", [b"x"], partition=[7]).result(scaled(20))] == [7]
+        assert impatient.send("t", b"x", partition=7).result(scaled(20)).partition == 7
 
 
 def test_a_topic_made_anew_with_fewer_partitions_refuses_what_was_to_go_to_the_others(
@@ -173,7 +174,7 @@ def test_a_topic_made_anew_with_fewer_partitions_refuses_what_was_to_go_to_the_o
 
         with pytest.raises(InvalidPartitions, match="0 to 1, not 3"):
             producer.send_batch("t", [b"x"] * 2)
-        assert producer.send("t", b"y", partition=1).result(20).partition == 1
+        assert producer.send("t", b"y", partition=1).result(scaled(20)).partition == 1
 
 
 def test_a_deleted_topic_is_made_anew_only_by_sending_to_it(tmp_path: Path) -> None:
@@ -183,13 +184,13 @@ def test_a_deleted_topic_is_made_anew_only_by_sending_to_it(tmp_path: Path) -> N
         Admin("{}:{}".format(*proxy.target)) as admin,
     ):
         for topic in ("kept", "deleted"):
-            assert producer.send(topic, b"makes it").exception(20) is None
+            assert producer.send(topic, b"makes it").exception(scaled(20)) is None
         admin.delete_topics(["deleted"])
         asked = proxy.requests[METADATA]
         wait_until(lambda: proxy.requests[METADATA] >= asked + 3, 20, "the metadata is refreshed")
-        assert producer.send("new", b"makes it").exception(20) is None, "that asks for metadata, too"
+        assert producer.send("new", b"makes it").exception(scaled(20)) is None, "that asks for metadata, too"
         assert {topic.name for topic in admin.list_topics()} == {"t", "kept", "new"}
-        assert producer.send("deleted", b"makes it again").exception(20) is None
+        assert producer.send("deleted", b"makes it again").exception(scaled(20)) is None
 
 
 def test_a_topic_that_is_not_there_blocks_for_max_block_ms(cluster: InProcessCluster) -> None:
@@ -205,9 +206,9 @@ def test_a_batch_too_large_for_the_topic_fails_and_the_next_goes_on(cluster: InP
     with Producer(cluster.bootstrap_servers) as producer:
         refused = producer.send("small", b"x" * 2_000)
         with pytest.raises(MessageTooLarge, match="small-0"):
-            refused.result(10)
-        assert producer.send("small", b"fits").result(10).offset == 0
-        assert producer.send("small", b"too").result(10).offset == 1
+            refused.result(scaled(10))
+        assert producer.send("small", b"fits").result(scaled(10)).offset == 0
+        assert producer.send("small", b"too").result(scaled(10)).offset == 1
 
 
 def test_threads_share_a_producer(cluster: InProcessCluster) -> None:
@@ -224,7 +225,7 @@ def test_threads_share_a_producer(cluster: InProcessCluster) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(scaled(60))
         assert [thread.is_alive() for thread in threads] == [False] * 4
     with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
         by_key: dict[bytes, list[int]] = {}
@@ -254,15 +255,19 @@ def test_a_full_buffer_holds_senders_back_and_then_fails_them(tmp_path: Path) ->
 def test_the_delivery_timeout_is_kept(tmp_path: Path) -> None:
     with proxied(tmp_path) as (_, proxy, servers):
         with Producer(servers, delivery_timeout_ms=700, linger_ms=0) as producer:
-            wait_until(lambda: producer.send("t", b"first", partition=0).exception(10) is None, 20, "records pass")
+            wait_until(
+                lambda: producer.send("t", b"first", partition=0).exception(scaled(10)) is None, 20, "records pass"
+            )
             proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
             lost = [producer.send("t", b"lost %d" % n, partition=0) for n in range(3)]
             for delivery in lost:
                 with pytest.raises(RequestTimedOut, match="not delivered within 700 ms"):
-                    delivery.result(5)
+                    delivery.result(scaled(5))
             proxy.on_request = lambda _: Fate.PASS
             wait_until(
-                lambda: producer.send("t", b"later", partition=0).exception(10) is None, 20, "records pass again"
+                lambda: producer.send("t", b"later", partition=0).exception(scaled(10)) is None,
+                20,
+                "records pass again",
             )
         assert set(values(servers)) == {b"first", b"later"}
 
@@ -327,14 +332,14 @@ def test_a_leader_that_moved_to_another_address_is_found(tmp_path: Path) -> None
                 Producer(servers, linger_ms=0, retry_backoff_ms=10) as producer,
                 Consumer(servers, ["t"], auto_offset_reset="earliest", retry_backoff_ms=10) as consumer,
             ):
-                producer.send("t", b"before").result(10)
-                assert len(consumer.poll(10_000)) == 1
+                producer.send("t", b"before").result(scaled(10))
+                assert len(consumer.poll(scaled_ms(10_000))) == 1
                 cluster.stop(0)
                 old.close()
                 config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{new.port}"
                 cluster._config.update(config)
                 cluster.start(0)
-                assert producer.send("t", b"after").result(20).offset == 1
+                assert producer.send("t", b"after").result(scaled(20)).offset == 1
                 (records,) = wait_until(lambda: consumer.poll(1_000), 20, "the consumer goes on").values()
                 assert [record.value for record in records] == [b"after"]
 
@@ -342,7 +347,7 @@ def test_a_leader_that_moved_to_another_address_is_found(tmp_path: Path) -> None
 def test_what_is_not_delivered_at_the_end_of_close_fails(tmp_path: Path) -> None:
     with proxied(tmp_path) as (_, proxy, servers):
         producer = Producer(servers, linger_ms=0)
-        producer.send("t", b"first").result(10)
+        producer.send("t", b"first").result(scaled(10))
         proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
         stuck = producer.send("t", b"stuck")
         producer.close(0.2)
@@ -385,7 +390,7 @@ def test_a_callback_may_send_again_and_close(cluster: InProcessCluster) -> None:
     producer.flush(10)
     wait_until(lambda: second, 10, "the callback ran")
     producer.flush(10)
-    assert second[0].result(10).offset >= 0
+    assert second[0].result(scaled(10)).offset >= 0
     producer.close()
 
 
@@ -393,8 +398,8 @@ def test_a_bootstrap_server_that_says_nothing_does_not_keep_it_from_the_next(clu
     """As a stopped process does: the kernel takes the connection, and nobody answers on it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]},{cluster.bootstrap_servers}"
-        with Producer(servers, request_timeout_ms=60_000, max_block_ms=15_000) as producer:
-            assert producer.send("t", b"x").result(15).offset == 0
+        with Producer(servers, request_timeout_ms=scaled_ms(60_000), max_block_ms=scaled_ms(15_000)) as producer:
+            assert producer.send("t", b"x").result(scaled(15)).offset == 0
 
 
 def test_nobody_at_the_address_is_told_in_one_sentence() -> None:
@@ -421,7 +426,7 @@ def test_columns_arrive_as_rows_do(cluster: InProcessCluster) -> None:
         first = producer.send_batch("columns", [b"%d" % n for n in range(count)], names)
         for number, key in enumerate(names):
             producer.send("rows", b"%d" % number, key)
-        landed = first.result(10)
+        landed = first.result(scaled(10))
         assert (len(first), first.done(), first.failed()) == (count, True, 0)
         assert sum(run.record_count for run in landed) == count
     assert values(servers, "columns") == values(servers, "rows")
@@ -429,9 +434,9 @@ def test_columns_arrive_as_rows_do(cluster: InProcessCluster) -> None:
     headers = pa.array([[("h", b"1")], None], HEADERS)
     table = pa.table({"value": ["a", None], "partition": [2, 0], "timestamp": [5, 6], "headers": headers})
     with Producer(servers, value_serializer="str") as producer:
-        assert [run[1:] for run in producer.send_batch("t", table).result(10)] == [(0, 0, 1), (2, 0, 1)]
+        assert [run[1:] for run in producer.send_batch("t", table).result(scaled(10))] == [(0, 0, 1), (2, 0, 1)]
         assert producer.send_batch("t", []).result(0) == []
-        spread = producer.send_batch("t", pa.array([b"x" * 100] * 2_000)).result(10)
+        spread = producer.send_batch("t", pa.array([b"x" * 100] * 2_000)).result(scaled(10))
         assert len({run.partition for run in spread}) > 1
     with Consumer(servers, ["t"], auto_offset_reset="earliest") as consumer:
         rows = [r for r in consumer.iterate(until_end=True) if r.value != b"x" * 100]
@@ -465,8 +470,8 @@ def test_an_own_partitioner_chooses(cluster: InProcessCluster) -> None:
 
     with Producer(cluster.bootstrap_servers, partitioner=by_length) as producer:
         landed = [producer.send("t", b"v", b"k" * n) for n in (3, 0, 1)]
-        assert [delivery.result(10).partition for delivery in landed] == [3, 0, 1]
-        runs = producer.send_batch("t", [b"v"] * 3, [b"kk", None, b"kk"]).result(10)
+        assert [delivery.result(scaled(10)).partition for delivery in landed] == [3, 0, 1]
+        runs = producer.send_batch("t", [b"v"] * 3, [b"kk", None, b"kk"]).result(scaled(10))
         assert [(run.partition, run.record_count) for run in runs] == [(0, 1), (2, 2)]
         with pytest.raises(InvalidPartitions, match="the partitioner chose 4 for t"):
             producer.send("t", b"v", b"kkkk")
@@ -480,8 +485,8 @@ def test_roundrobin_leaves_out_partition_without_leader(tmp_path: Path) -> None:
         cluster.stop(cluster.leader("t", 1).broker_id)
         with Admin(servers) as admin, Producer(servers, partitioner="roundrobin") as producer:
             wait_until(lambda: admin.describe_topic("t").partitions[1].leader < 0, 20, "nobody leads t-1")
-            landed = [producer.send("t", b"v").result(20).partition for _ in range(3)]
-            runs = producer.send_batch("t", [b"v"] * 5).result(20)
+            landed = [producer.send("t", b"v").result(scaled(20)).partition for _ in range(3)]
+            runs = producer.send_batch("t", [b"v"] * 5).result(scaled(20))
     assert landed == [0, 0, 0]
     assert [(run.partition, run.record_count) for run in runs] == [(0, 5)]
 
@@ -509,7 +514,7 @@ def test_callbacks_that_raise_or_wait_harm_nobody(cluster: InProcessCluster, cap
         delivery.add_done_callback(raises)  # the outcome is known: it runs here, and still harms nobody
         second = producer.send("t", b"2")
         producer.flush(10)
-        assert second.result(10).offset >= 0
+        assert second.result(scaled(10)).offset >= 0
     assert [record.levelname for record in caplog.records].count("ERROR") == 2
 
 
@@ -538,7 +543,7 @@ def test_a_callback_that_sends_while_memory_is_used_up_is_refused_not_stuck(tmp_
 def test_a_forked_child_is_told_to_make_its_own(cluster: InProcessCluster) -> None:
     servers = cluster.bootstrap_servers
     with Producer(servers) as producer, Consumer(servers, ["t"]) as consumer, Admin(servers) as admin:
-        producer.send("t", b"before").result(10)
+        producer.send("t", b"before").result(scaled(10))
         admin.describe_topic("t")
         read, write = os.pipe()
         child = os.fork()
@@ -567,7 +572,7 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: InProcessCluster) -> No
         assert len(told) == 4
         assert all("before the process forked" in line for line in told)
         assert admin.describe_topic("t").name == "t"
-        assert producer.send("t", b"after").result(10)
+        assert producer.send("t", b"after").result(scaled(10))
     assert sorted(values(cluster.bootstrap_servers)) == [b"after", b"before"]
 
 
@@ -576,7 +581,7 @@ def test_a_broker_that_stops_answering_is_given_up_and_its_records_are_sent_once
     with proxied(tmp_path) as (_, proxy, servers):
         config = {"linger_ms": 0, "batch_size": 100, "request_timeout_ms": 400, "retry_backoff_ms": 10}
         with Producer(servers, **config) as producer:  # type: ignore[arg-type]
-            producer.send("t", b"000", partition=0).result(10)
+            producer.send("t", b"000", partition=0).result(scaled(10))
             proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
             deliveries = [producer.send("t", b"%03d" % n, partition=0) for n in range(1, 50)]
             assert not deliveries[0].done()
@@ -612,7 +617,7 @@ def test_a_deleted_topic_fails_its_records_by_name(cluster: InProcessCluster) ->
 
         def failure() -> str:
             try:
-                producer.send("t", b"y", partition=0).result(10)
+                producer.send("t", b"y", partition=0).result(scaled(10))
             except RaylogError as error:
                 return str(error)
             return ""

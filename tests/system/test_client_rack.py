@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
@@ -70,7 +71,7 @@ class Reading:
         """Another record is read; whether each broker sent something meanwhile."""
         before = {n: bytes_out(broker) for n, broker in self._cluster.brokers.items()}
         self.sent.append(b"%d" % len(self.sent))
-        self._producer.send("t", self.sent[-1]).result(WAIT_S)
+        self._producer.send("t", self.sent[-1]).result(scaled(WAIT_S))
         wait_until(self._all_read, WAIT_S, "the record is read")
         return {n: bytes_out(broker) > before[n] for n, broker in self._cluster.brokers.items()}
 
@@ -103,7 +104,7 @@ def test_consumer_behind_the_near_log_start_reads_from_the_leader(cluster: InPro
     sent = [b"%d" % number for number in range(20)]
     with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
         for value in sent:
-            producer.send("t", value).result(WAIT_S)
+            producer.send("t", value).result(scaled(WAIT_S))
     near = cluster.brokers[NEAR].partitions.replica(TP)
     wait_until(lambda: near.high_watermark == len(sent), WAIT_S, "the replica knows what is committed")
     delete_records(near.log, Offset(15))
@@ -133,7 +134,7 @@ def test_so_does_an_asyncio_consumer(cluster: InProcessCluster) -> None:
             await asyncio.to_thread(
                 follow_the_replica,
                 cluster,
-                lambda: asyncio.run_coroutine_threadsafe(poll(), loop).result(WAIT_S),
+                lambda: asyncio.run_coroutine_threadsafe(poll(), loop).result(scaled(WAIT_S)),
             )
 
     asyncio.run(read())
@@ -174,7 +175,7 @@ def test_a_replica_that_never_answers_is_asked_more_and_more_seldom_and_the_lead
         def fetches(count: int) -> bool:
             """One more record is read; whether the replica was asked for records so often."""
             sent.append(b"%d" % len(sent))
-            producer.send("t", sent[-1]).result(WAIT_S)
+            producer.send("t", sent[-1]).result(scaled(WAIT_S))
             wait_until(all_read, WAIT_S, "the record is read")
             return proxy.requests[FETCH] >= count
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxied import proxied
 from kit.proxy import Fate
 from kit.reading import all_records
@@ -125,7 +126,7 @@ def test_a_batch_larger_than_a_segment_is_split(cluster: InProcessCluster) -> No
     large, name = [b"%d" % number + b"x" * 100_000 for number in range(30)], next(topics)
     cluster.create_topic(name, config={"max.message.bytes": "4000000", "segment.bytes": "1048576"})
     with Producer(cluster.bootstrap_servers, batch_size=3_500_000, max_request_size=4_000_000) as producer:
-        assert sum(run.record_count for run in producer.send_batch(name, large).result(60)) == 30
+        assert sum(run.record_count for run in producer.send_batch(name, large).result(scaled(60))) == 30
     assert [record.value for record in all_records(cluster.bootstrap_servers, name)] == large
 
 
@@ -167,7 +168,7 @@ def continued(servers: str, topic: str, identity: Identity, rows: Sequence[bytes
     """Send rows under the numbers of another producer, as the sink's tasks do."""
     tp = TopicPartition(TopicName(topic), PartitionIndex(0))
     with Producer(servers, continues=Continuation(identity, {tp: first}), batch_size=16_000) as producer:
-        producer.send_batch(topic, rows, partition=0).result(60)
+        producer.send_batch(topic, rows, partition=0).result(scaled(60))
 
 
 def test_who_sends_split_batches_again_adds_nothing(cluster: InProcessCluster, topic: str) -> None:

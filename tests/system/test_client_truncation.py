@@ -11,6 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.leaders import move_leader
+from kit.machine import scaled, scaled_ms
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer
 from raylog.client.read_errors import LogTruncated
@@ -30,13 +31,13 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 def send(cluster: InProcessCluster, *values: bytes) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
         for value in values:
-            producer.send("t", value).result(10)
+            producer.send("t", value).result(scaled(10))
 
 
 def read(consumer: Consumer, count: int) -> list[tuple[int, bytes | None]]:
     """At least ``count`` records, fewer only when no more come."""
     found: list[tuple[int, bytes | None]] = []
-    while len(found) < count and (polled := consumer.poll(5_000)):
+    while len(found) < count and (polled := consumer.poll(scaled_ms(5_000))):
         found += [(record.offset, record.value) for records in polled.values() for record in records]
     return found
 
@@ -80,7 +81,7 @@ def test_without_a_reset_truncation_is_an_error_until_the_user_seeks(cluster: In
         diverge(cluster)
         for _ in range(2):
             with pytest.raises(LogTruncated, match=r"t-0: the log was truncated.* before offset 5") as caught:
-                consumer.poll(5_000)
+                consumer.poll(scaled_ms(5_000))
         assert (caught.value.position, caught.value.diverging_offset) == (5, 0)
         consumer.seek("t", 0, caught.value.diverging_offset)
         assert read(consumer, 2) == [(0, b"new 0"), (1, b"new 1")]
@@ -94,7 +95,7 @@ def test_an_asynchronous_consumer_sees_it_too(cluster: InProcessCluster) -> None
             consumer.seek_to_beginning()
             values: list[bytes | None] = []
             for expected in (5, 7):
-                while len(values) < expected and (polled := await consumer.poll(5_000)):
+                while len(values) < expected and (polled := await consumer.poll(scaled_ms(5_000))):
                     values += [record.value for records in polled.values() for record in records]
                 if expected == 5:
                     await asyncio.to_thread(diverge, cluster)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kit import namespaces
+from kit.machine import scaled
 
 SUSPENDED_S = 1_000
 LOOK = (
@@ -20,5 +21,5 @@ LOOK = (
 def test_leases_run_while_the_machine_is_suspended() -> None:
     """CLOCK_MONOTONIC stands still then: a lease would be held after the session has ended for all others."""
     command = ["unshare", "--time", "--boottime", str(SUSPENDED_S), "--fork", sys.executable, "-c", LOOK]
-    looked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    looked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=scaled(60))
     assert float(looked.stdout) >= SUSPENDED_S * 1_000 - 1_000

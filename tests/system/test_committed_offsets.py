@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled_ms
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.protocol.records import Record, encode_batch
@@ -54,7 +55,7 @@ def test_offsets_are_told_as_lag_and_go_with_their_topic(cluster: InProcessClust
         client.produce(TOPIC, encode_batch([Record(b"x")] * 10))
     commit(cluster, 3)
     wait_until(lambda: lag(cluster) == 7, 20, "the lag")
-    cluster.controller.topics.delete_topics([TOPIC], timeout_ms=10_000)  # type: ignore[list-item]
+    cluster.controller.topics.delete_topics([TOPIC], timeout_ms=scaled_ms(10_000))  # type: ignore[list-item]
     cluster.create_topic(TOPIC)
     wait_until(lambda: committed(cluster) == -1, 20, "the new topic of that name to have no offsets")
     commit(cluster, 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from raylog.client.admin import Admin
 from raylog.client.producer import Producer
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
@@ -23,7 +24,7 @@ def test_what_is_told_to_be_deleted_is_deleted_on_all_in_sync_replicas(tmp_path:
         cluster.create_topic("t", partitions=PARTITIONS)
         with Producer(cluster.bootstrap_servers, acks="all") as producer:
             for number in range(30):
-                producer.send("t", b"%d" % number, partition=number % PARTITIONS).result(WAIT_S)
+                producer.send("t", b"%d" % number, partition=number % PARTITIONS).result(scaled(WAIT_S))
         for start in (3, 7):
             wanted = {("t", index): start for index in range(PARTITIONS)}
             assert admin.delete_records(wanted) == wanted

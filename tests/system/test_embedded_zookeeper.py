@@ -16,6 +16,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.coordination.host.processes import ProcessRef
 from raylog.coordination.store.port import (
@@ -51,7 +52,7 @@ def states_until(events: SimpleQueue[StoreEvent], wanted: SessionState) -> list[
     """The session's events up to the first of the wanted state."""
     seen: list[SessionEvent] = []
     while not seen or seen[-1].state is not wanted:
-        event = events.get(timeout=30)
+        event = events.get(timeout=scaled(30))
         assert isinstance(event, SessionEvent)
         seen.append(event)
     return seen
@@ -128,7 +129,7 @@ def test_changes_during_a_cut_are_seen_by_reading_again(zookeeper: EmbeddedZooKe
         store.set("/a", b"after")
         assert store.get("/a", nodes) == (b"after", 1)
         store.delete("/a")
-        assert nodes.get(timeout=10) == NodeEvent("/a", NodeChange.DELETED)
+        assert nodes.get(timeout=scaled(10)) == NodeEvent("/a", NodeChange.DELETED)
         assert nodes.empty()
 
 
@@ -183,7 +184,7 @@ def test_a_second_owner_is_refused_in_one_sentence(zookeeper: EmbeddedZooKeeper)
     zookeeper.start()
     owner, _ = processes_of(zookeeper)
     command = [sys.executable, "-m", MODULE, str(zookeeper.data_dir)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
     assert second.returncode == 1
     assert second.stdout == ""
     [sentence] = second.stderr.splitlines()

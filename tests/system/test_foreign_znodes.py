@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.broker.cli.doctor import unreadable_nodes
@@ -81,10 +82,10 @@ def test_foreign_nodes_stop_nothing(address: str, tmp_path: Path) -> None:
         servers = cluster.bootstrap_servers
         with (
             Producer(servers) as producer,
-            Admin(servers, default_api_timeout_ms=20_000) as admin,
+            Admin(servers, default_api_timeout_ms=scaled_ms(20_000)) as admin,
             Consumer(servers, ["t"], group_id=READERS, auto_offset_reset="earliest") as consumer,
         ):
-            producer.send("t", b"before").result(WAIT_S)
+            producer.send("t", b"before").result(scaled(WAIT_S))
             assert read(consumer) == [b"before"]
             plant_all(store)
             store.set(paths.partition_state(TopicPartition(TopicName("gone"), PartitionIndex(0))), b"\xff")
@@ -127,6 +128,6 @@ def assert_goes_on(cluster: InProcessCluster, admin: Admin, producer: Producer, 
         WAIT_S,
         "every broker has the new setting",
     )
-    producer.send("t", name.encode()).result(WAIT_S)
+    producer.send("t", name.encode()).result(scaled(WAIT_S))
     assert read(consumer) == [name.encode()]
     assert READERS in {listed.group_id for listed in admin.list_groups()}

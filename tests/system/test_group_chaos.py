@@ -24,6 +24,7 @@ import pytest
 from kit.broker_process import BrokerProcess
 from kit.group_load import Load, finished, told_since
 from kit.group_processes import IN_DOUBT, Members
+from kit.machine import scaled
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
@@ -233,7 +234,7 @@ def test_a_group_reads_on_while_its_brokers_are_killed(tmp_path: Path) -> None:
 def operations(zookeeper: str) -> int:
     """Packets that ZooKeeper has received since its start."""
     host, _, port = zookeeper.partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=scaled(10)) as connection:
         connection.sendall(b"srvr")
         with connection.makefile("rb") as answer:
             found = re.search(rb"Received: (\d+)", answer.read())

@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from kit.cluster import InProcessCluster
 from kit.group_reader_process import AT_LEAST_ONCE, AT_MOST_ONCE, COMMAND, EXACTLY_ONCE, Orders, Results
 from kit.group_wire import WireMember
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, CommittedOffset, Consumer, ConsumerInterceptor, Producer, RebalanceListener
@@ -184,7 +185,7 @@ def test_without_addresses_it_joins_on_the_only_cluster_here(
 def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: World) -> None:
     topic = world.topic(records=60)
     with world.consumer(topic, "rows") as consumer:
-        first = islice(consumer.iterate(timeout_ms=int(WAIT_S * 1_000)), 60)  # joining may take its time
+        first = islice(consumer.iterate(timeout_ms=scaled_ms(int(WAIT_S) * 1_000)), 60)  # joining may take its time
         assert sorted(record.value for record in first) == list(range(60))
         assert list(consumer.iterate(timeout_ms=500)) == []
         with pytest.raises(InvalidRequest, match="until_end"):
@@ -208,7 +209,7 @@ def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: Worl
 def test_who_iterates_gives_a_partition_up_in_the_middle_of_a_batch(world: World) -> None:
     topic = world.topic(records=2_000)
     with world.consumer(topic, "iterate", max_poll_records=1) as first:
-        records = first.iterate(timeout_ms=5_000)  # longer than joining and a stall of the machine
+        records = first.iterate(timeout_ms=scaled_ms(5_000))  # longer than joining and a stall of the machine
         got = Counter(next(records).value for _ in range(10))
         with world.consumer(topic, "iterate") as second:
 
@@ -333,7 +334,7 @@ def test_interceptors_hear_of_commits(world: World) -> None:
         read_until(lambda got: got.total() == 10, consumer)
         consumer.commit()
         assert commits.heard == [{0: 5, 1: 5}]
-        consumer.commit_async({(topic, 0): 3}).result(WAIT_S)
+        consumer.commit_async({(topic, 0): 3}).result(scaled(WAIT_S))
         values_of(consumer)
         assert commits.heard[1:] == [{0: 3}]
         assert consumer.metrics()["commit-total"] == 2
@@ -372,11 +373,11 @@ def test_commits_that_are_refused(world: World) -> None:
             with pytest.raises(OffsetMetadataTooLarge, match=r"4097 bytes .* 4096"):
                 first.commit({mine: CommittedOffset(Offset(1), metadata="x" * 4_097)})
             first.commit({mine: CommittedOffset(Offset(2), metadata="x" * 4_096)})
-            assert first.commit_async({mine: 3}).result(WAIT_S) is None
+            assert first.commit_async({mine: 3}).result(scaled(WAIT_S)) is None
             found = first.committed([mine])[mine]
             assert found is not None
             assert (found.offset, found.metadata) == (3, "")
-            assert isinstance(first.commit_async({others: 1}).exception(WAIT_S), IllegalGeneration)
+            assert isinstance(first.commit_async({others: 1}).exception(scaled(WAIT_S)), IllegalGeneration)
     with pytest.raises(RaylogError, match="closed"):
         first.commit()
 
@@ -389,7 +390,7 @@ def test_a_member_killed_at_the_worst_moment(world: World, tmp_path: Path, seman
     for dies_after, status in ((5, -signal.SIGKILL), (0, 0)):
         orders = Orders(world.servers, topic, group, semantics, store, ends=100, batch=10, dies_after=dies_after)
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        done = subprocess.run([*COMMAND, orders.argument()], env=environment, capture_output=True, timeout=60)
+        done = subprocess.run([*COMMAND, orders.argument()], env=environment, capture_output=True, timeout=scaled(60))
         assert done.returncode == status, done.stderr.decode()
     results = Results(store)
     seen = results.seen()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import registered_store
 from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
@@ -107,7 +108,7 @@ class Contest:
         coordinator, member_id = self.coordinators[0], NO_MEMBER
         while not self.stopping.is_set():
             try:
-                joined = coordinator.join(GROUP, _wishes(member_id)).result(PATIENCE_S)
+                joined = coordinator.join(GROUP, _wishes(member_id)).result(scaled(PATIENCE_S))
                 assert isinstance(joined, Joined)
                 member_id = joined.member_id
                 self._work(rng, coordinator, joined)
@@ -124,7 +125,7 @@ class Contest:
         who = Identity(joined.member_id, joined.generation)
         said = b"%d" % rng.getrandbits(64)
         assignments = tuple((member.member_id, said) for member in joined.members)
-        share = coordinator.sync(GROUP, Sync(who, assignments)).result(PATIENCE_S).assignment
+        share = coordinator.sync(GROUP, Sync(who, assignments)).result(scaled(PATIENCE_S)).assignment
         if share:  # one who joined late has none
             self.shares[joined.generation].add(share)
         for _ in range(rng.randrange(20)):
@@ -132,7 +133,7 @@ class Contest:
             coordinator.heartbeat(GROUP, who)
             begun = time.monotonic()
             committing = coordinator.commit_offsets(GROUP, who, {TP: CommittedOffset(Offset(0))}, self._topics)
-            if committing.result(PATIENCE_S) == {TP: None}:
+            if committing.result(scaled(PATIENCE_S)) == {TP: None}:
                 self.commits.append((begun, time.monotonic(), joined.generation))
 
 

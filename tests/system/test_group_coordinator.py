@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from kit import namespaces
 from kit.cluster import InProcessCluster
 from kit.group_wire import HEARTBEAT, LOOK_FURTHER, OFFSET_COMMIT, VERSIONS, WireMember
+from kit.machine import scaled
 from kit.namespaces import Network
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
@@ -61,7 +62,7 @@ def settle(members: Sequence[WireMember]) -> None:
         finally:
             over.set()
         for each in joining:
-            each.result(WAIT_S)
+            each.result(scaled(WAIT_S))
     assert together()
 
 
@@ -152,7 +153,7 @@ def test_a_coordinator_stopped_past_its_session_changes_nothing_when_it_goes_on(
         commit = request(OFFSET_COMMIT, VERSIONS[OFFSET_COMMIT], **member.commit_values(666))
         who = {"member_id": member.member_id, "generation_id": member.generation, "group_instance_id": None}
         heartbeat = request(HEARTBEAT, VERSIONS[HEARTBEAT], group_id=GROUP, **who)
-        with WireClient(cluster.address(zombie), timeout_s=WAIT_S) as old:
+        with WireClient(cluster.address(zombie), timeout_s=scaled(WAIT_S)) as old:
             cluster.pause(zombie)
             try:
                 old.send(commit + heartbeat)
@@ -248,7 +249,7 @@ def test_an_orderly_stop_hands_a_stable_group_on_and_tells_those_who_wait(
         waiting = pool.submit(second.try_join)  # for the first to join again
         wait_until(lambda: first.heartbeat() is ErrorCode.rebalance_in_progress, WAIT_S, "the group is rebalanced")
         cluster.stop(coordinator)
-        assert waiting.result(WAIT_S).error_code in (ErrorCode.not_coordinator, None)
+        assert waiting.result(scaled(WAIT_S)).error_code in (ErrorCode.not_coordinator, None)
     heartbeat_until_heard([first])  # the rebalance was not stored: its generation goes on
     assert first.coordinator != coordinator
 
@@ -263,7 +264,7 @@ def test_a_commit_in_the_midst_of_a_rebalance_is_refused_at_once(cluster: InProc
         wait_until(lambda: first.heartbeat() is ErrorCode.rebalance_in_progress, WAIT_S, "the group is rebalanced")
         assert first.commit(1) is ErrorCode.none  # while others may still join, its work counts
         joined = first.try_join()
-        assert joining.result(WAIT_S).error_code is ErrorCode.none
+        assert joining.result(scaled(WAIT_S)).error_code is ErrorCode.none
         assert first.commit(2) is ErrorCode.rebalance_in_progress
         assert first.commit(2, generation=old) is ErrorCode.illegal_generation
         first.sync([member.member_id for member in joined.members])

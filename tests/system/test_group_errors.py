@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, ConsumerRecord, Producer
@@ -122,7 +123,7 @@ def running(plan: GroupPlan) -> Iterator[HandlerRunner]:
         yield runner
     finally:
         runner.stop()
-        thread.join(WAIT_S)
+        thread.join(scaled(WAIT_S))
         assert not thread.is_alive()
 
 
@@ -236,7 +237,7 @@ def test_dead_letter_of_a_time_that_its_topic_refuses(cluster: InProcessCluster,
     topic, dead, far = f"orders-{next(_numbers)}", f"dead-{next(_numbers)}", 2**50
     cluster.create_topic(topic, partitions=1, config={"message.timestamp.after.max.ms": str(2**62)})
     with Producer(cluster.bootstrap_servers) as producer:
-        producer.send(topic, b"far", timestamp=far, headers=[("mine", b"h")]).result(WAIT_S)
+        producer.send(topic, b"far", timestamp=far, headers=[("mine", b"h")]).result(scaled(WAIT_S))
 
     def refuse(records: Any) -> None:
         raise ValueError("no such order")
@@ -263,7 +264,7 @@ def test_dead_letter_of_a_record_of_the_largest_size(cluster: InProcessCluster) 
     sizes = [LARGEST - 50_000, LARGEST - 2_000, LARGEST - 200, 2 * LARGEST, 10]
     with Producer(cluster.bootstrap_servers, max_request_size=4 * LARGEST) as producer:
         for size in sizes:
-            producer.send(topic, b"v" * size, headers=[("mine", b"h")]).result(WAIT_S)
+            producer.send(topic, b"v" * size, headers=[("mine", b"h")]).result(scaled(WAIT_S))
 
     def refuse(records: list[ConsumerRecord]) -> None:
         raise ValueError("too odd " + "x" * 3_000)

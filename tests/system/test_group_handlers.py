@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
@@ -119,7 +120,7 @@ def running(plan: GroupPlan) -> Iterator[HandlerRunner]:
         yield runner
     finally:
         runner.stop()
-        thread.join(WAIT_S)
+        thread.join(scaled(WAIT_S))
         assert not thread.is_alive()
 
 
@@ -323,7 +324,7 @@ def test_what_a_killed_member_had_in_hand_is_repeated_or_lost_as_promised(
     seen, death, log = Seen(), COUNT // 2, tmp_path / "handled"
     plan = plan_of(cluster, topic, handler_of(seen), processing_guarantee=guarantee)
     arguments = [cluster.bootstrap_servers, plan.group, topic, guarantee, str(log), str(death)]
-    killed = subprocess.run([sys.executable, "-c", DYING, *arguments], timeout=2 * WAIT_S, check=False)
+    killed = subprocess.run([sys.executable, "-c", DYING, *arguments], timeout=scaled(2 * WAIT_S), check=False)
     assert killed.returncode == -signal.SIGKILL
     with running(plan):
         wait_until(lambda: committed(cluster, plan, topic) == ENDS, WAIT_S, "another comes to the end")
@@ -343,7 +344,7 @@ def test_a_handler_that_does_not_return_loses_its_partitions(cluster: InProcessC
 
     def hang(records: list[ConsumerRecord]) -> None:
         stuck.set()
-        assert go_on.wait(WAIT_S)
+        assert go_on.wait(scaled(WAIT_S))
         late.add([int(record.value) for record in records])
 
     seen = Seen()

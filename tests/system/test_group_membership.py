@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from kit.group_members import GROUP, TOPIC, Ledger, Reader, make_topic, started, tps
+from kit.machine import scaled
 from kit.member_process import MemberProcess
 from kit.stores import Counting
 from kit.waiting import wait_until
@@ -297,7 +298,7 @@ def test_commit_at_hand_of_member_with_a_defect_is_answered() -> None:
         store.is_defective = True
         done = member.commit_async({tp: CommittedOffset(Offset(1))})
         with pytest.raises(RaylogError, match="a defect"):
-            done.result(WAIT_S)
+            done.result(scaled(WAIT_S))
         with pytest.raises(RaylogError, match="a defect"):
             member.commit({tp: CommittedOffset(Offset(1))})
         member.leave(5)

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -105,7 +106,7 @@ def read_all(servers: str, topic: str, ends: dict[int, int]) -> dict[tuple[int, 
 def seconds_to_start() -> float:
     """How long this machine takes now for a Python process with what a broker imports."""
     begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import raylog.broker.launch.actor"], check=True, timeout=WAIT_S)
+    subprocess.run([sys.executable, "-c", "import raylog.broker.launch.actor"], check=True, timeout=scaled(WAIT_S))
     return time.monotonic() - begin
 
 
@@ -118,11 +119,11 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> tuple[f
     servers = status["bootstrap_servers"]
     admin = AdminClient({"bootstrap.servers": servers})
     config = {"flush.messages": "1"}
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(WAIT_S)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(scaled(WAIT_S))
     broker = next(b for b in status["brokers"] if b["controller"] == (victim == "controller"))
 
     def led() -> list[int]:
-        leaders = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        leaders = admin.list_topics(topic, timeout=scaled(WAIT_S)).topics[topic].partitions
         return [index for index, state in leaders.items() if state.leader == broker["id"]]
 
     partition = wait_until(led, WAIT_S, "the broker leads")[0]

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.cluster.liveness import BrokerLiveness
 from raylog.coordination.host.loops import Loops
@@ -71,7 +72,7 @@ def watch() -> Iterator[Watch]:
 
 def listener(port: int = 0) -> socket.socket:
     sock = socket.create_server(("127.0.0.1", port))
-    sock.settimeout(WAIT_S)
+    sock.settimeout(scaled(WAIT_S))
     return sock
 
 
@@ -82,7 +83,7 @@ def test_a_process_that_dies_is_told_as_long_as_it_is_watched(watch: Watch) -> N
     ours.close()
     connection.close()
     for _ in range(2):
-        assert watch.hints.get(timeout=WAIT_S) == (OTHER, 7)
+        assert watch.hints.get(timeout=scaled(WAIT_S)) == (OTHER, 7)
     watch.liveness.watch([])
     wait_until(watch.nothing_told, WAIT_S, "no more hints")
 
@@ -94,12 +95,12 @@ def test_a_listener_that_is_back_is_no_hint_any_more(watch: Watch) -> None:
     connection, _ = ours.accept()
     ours.close()
     connection.close()
-    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 1)
+    assert watch.hints.get(timeout=scaled(WAIT_S)) == (OTHER, 1)
     with listener(port) as back:
         again, _ = back.accept()
         with again:
             wait_until(watch.nothing_told, WAIT_S, "no more hints")
-    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 1), "its death after that is told again"
+    assert watch.hints.get(timeout=scaled(WAIT_S)) == (OTHER, 1), "its death after that is told again"
 
 
 def test_a_connection_closed_by_the_server_is_made_anew(watch: Watch) -> None:
@@ -134,7 +135,7 @@ def test_a_new_incarnation_is_watched_anew(watch: Watch) -> None:
     ours.close()
     first.close()
     second.close()
-    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 2)
+    assert watch.hints.get(timeout=scaled(WAIT_S)) == (OTHER, 2)
 
 
 def test_who_is_not_watched_any_more_is_not_told(watch: Watch) -> None:
@@ -207,7 +208,7 @@ def test_who_has_said_who_he_is_is_told_of_when_he_listens_no_more(members: Memb
         assert nothing_told(members.hints)
         ours.stop()
         assert other.recv(100) == b""
-    assert [members.hints.get(timeout=WAIT_S) for _ in range(2)] == [(peer, True), (peer, False)]
+    assert [members.hints.get(timeout=scaled(WAIT_S)) for _ in range(2)] == [(peer, True), (peer, False)]
 
 
 @pytest.mark.parametrize("said", [b"somebody else\n", GREETING[:-1], b""])
@@ -230,7 +231,7 @@ def test_who_was_never_reached_is_told_of_if_he_should_be_here(members: Members)
     members.connections.watch(
         [Peer("here", host, port, GREETING, True), Peer("moved", elsewhere, port, GREETING, True)]
     )
-    told = [members.hints.get(timeout=WAIT_S) for _ in range(3)]
+    told = [members.hints.get(timeout=scaled(WAIT_S)) for _ in range(3)]
     assert {peer.key for peer, _ in told} == {"here"}
     assert machine_id() == machine_id() != ""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.cluster.liveness import BrokerLiveness
 from raylog.coordination.host.loops import Loops
@@ -49,7 +50,7 @@ def test_a_name_has_no_address_until_the_server_answers(server: NameServer) -> N
     names = Names(Loops(), server.look_up)
     assert names.address(SLOW, PORT) is None
     assert names.address(SLOW, PORT) is None
-    assert server.asked.get(timeout=WAIT_S) == (SLOW, PORT)
+    assert server.asked.get(timeout=scaled(WAIT_S)) == (SLOW, PORT)
     server.answers.put(HERE)
     wait_until(lambda: names.address(SLOW, PORT) == HERE, WAIT_S, "the name is known")
     assert server.asked.empty(), "it is asked for once in a while"
@@ -100,15 +101,15 @@ def test_a_name_server_that_hangs_holds_up_no_hint(server: NameServer) -> None:
     liveness = BrokerLiveness(BrokerId(1), lambda *who: hints.put(who), Loops(), Names(Loops(), server.look_up))
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(WAIT_S)
+            listener.settimeout(scaled(WAIT_S))
             at = {2: (SLOW, PORT), 3: listener.getsockname()}
             brokers = [
                 BrokerInfo(BrokerId(b), BrokerEpoch(7), (Endpoint("PLAINTEXT", *where),)) for b, where in at.items()
             ]
             liveness.watch(brokers)
-            assert server.asked.get(timeout=WAIT_S) == (SLOW, PORT)
+            assert server.asked.get(timeout=scaled(WAIT_S)) == (SLOW, PORT)
             connection, _ = listener.accept()
         connection.close()
-        assert hints.get(timeout=WAIT_S) == (3, 7)
+        assert hints.get(timeout=scaled(WAIT_S)) == (3, 7)
     finally:
         liveness.stop()

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.launch import local_ray
 from raylog.broker.launch.cluster_file import RayInfo
@@ -186,7 +187,7 @@ def test_side_by_side_each_has_its_own_metrics(tmp_path: Path) -> None:
 
     def answers(target: str) -> bool:
         try:
-            return b"# TYPE" in urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
+            return b"# TYPE" in urllib.request.urlopen(f"http://{target}/metrics", timeout=scaled(10)).read()
         except (OSError, HTTPException):
             return False
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.wire import WireClient
 from raylog.protocol.records import Record, encode_batch
 
@@ -62,7 +63,7 @@ def test_who_leads_is_told_with_the_listener_that_was_asked(cluster: InProcessCl
 def test_a_client_works_through_any_listener(cluster: InProcessCluster, listener: str) -> None:
     host, port = addresses(cluster, listener)[0]
     servers = {"bootstrap.servers": f"{host}:{port}"}
-    known = AdminClient(servers).list_topics(timeout=WAIT_S)
+    known = AdminClient(servers).list_topics(timeout=scaled(WAIT_S))
     assert {broker.host for broker in known.brokers.values()} == {HOSTS[listener]}
     producer = Producer(servers)
     offsets: dict[int, int] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.broker_process import BROKER_ID, BrokerProcess
+from kit.machine import scaled
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
 from kit.zookeeper import running_zookeeper
@@ -75,7 +76,7 @@ def produce(process: BrokerProcess) -> int:
         answers.extend(topic.partitions)
         return answers[-1].error_code == 0
 
-    with WireClient(address_of(process), timeout_s=WAIT_S) as client:
+    with WireClient(address_of(process), timeout_s=scaled(WAIT_S)) as client:
         wait_until(taken, WAIT_S, "the record is taken", instead=lambda: answers[-1])
         return answers[-1].base_offset
 
@@ -121,7 +122,7 @@ def test_a_copied_directory_waits_for_the_end_of_the_first_brokers_session(
     with another(zookeeper, copy_of(tmp_path / "broker", tmp_path / "copy")) as copy:
         assert f"broker id {BROKER_ID} is registered by" in refusal(copy)
         assert produce(broker) == 1
-        with WireClient(address_of(broker), timeout_s=WAIT_S) as client:
+        with WireClient(address_of(broker), timeout_s=scaled(WAIT_S)) as client:
             broker.signal(signal.SIGSTOP)
             try:
                 stopped = time.monotonic()
@@ -152,7 +153,7 @@ def test_a_copied_directory_waits_for_the_end_of_the_first_brokers_session(
 
 
 def test_a_stopped_broker_goes_on_with_a_new_epoch(zookeeper: EmbeddedZooKeeper, broker: BrokerProcess) -> None:
-    with WireClient(address_of(broker), timeout_s=WAIT_S) as client:
+    with WireClient(address_of(broker), timeout_s=scaled(WAIT_S)) as client:
         broker.signal(signal.SIGSTOP)
         try:
             wait_until(lambda: not registered(zookeeper), WAIT_S, "its session has ended")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.coordination.host.own_session import OwnSession, run_in_session
 from raylog.coordination.host.processes import ProcessRef, running
@@ -82,7 +83,7 @@ def test_no_signal_reaches_who_has_the_pid_of_a_recorded_process() -> None:
             another.end(0.1)
         assert process.poll() is None
         assert ref.signal(signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(scaled(10)) == -signal.SIGKILL
 
 
 def test_a_session_of_which_no_recorded_process_lives_is_left_alone(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_session_is_recorded_before_its_command_and_with_what_it_leaves(tmp_pa
         assert launcher.stdout is not None
         before = json.loads(launcher.stdout.readline())
         assert [pid for pid, *_ in before["processes"]] == [launcher.pid] == [before["session"]]
-        assert launcher.wait(10) == 0
+        assert launcher.wait(scaled(10)) == 0
         session = OwnSession.load(record)
         assert session is not None
         left = session.members()

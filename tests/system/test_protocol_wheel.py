@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from kit.commands import RAYLOG
+from kit.machine import scaled
 
 PACKAGE = Path(__file__).parent.parent.parent / "packages/protocol"
 ROUND_TRIP = """
@@ -44,7 +45,7 @@ def build(sources: Path, into: Path, **environment: str) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run(
         [*command, "--disable-pip-version-check", "--wheel-dir", into, sources],
-        check=True, capture_output=True, text=True, timeout=150, env=os.environ | environment,
+        check=True, capture_output=True, text=True, timeout=scaled(150), env=os.environ | environment,
     )  # fmt: skip
     [wheel] = into.glob("*.whl")
     with ZipFile(wheel) as archive:
@@ -56,7 +57,7 @@ def run(unpacked: Path, *command: str | Path) -> str:
     """What the command prints when it finds the unpacked wheel first."""
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
     return subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=60, env=environment
+        command, check=True, capture_output=True, text=True, timeout=scaled(60), env=environment
     ).stdout.strip()
 
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ray.util import list_named_actors
 
 from kit.cli import RunningCluster, raylog
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.launch.cluster_file import accepts
 from raylog.broker.launch.ray_driver import actor_names
@@ -65,7 +66,7 @@ def joined(host: RunningCluster, root: Path, *arguments: str) -> Iterator[Runnin
 
 def create_topic(servers: str, name: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(scaled(WAIT_S))
 
 
 def read(cluster: RunningCluster, topic: str) -> list[bytes | None]:
@@ -121,7 +122,7 @@ def test_status_tells_everything_that_clients_need(three_brokers: RunningCluster
         assert Path(broker["data_dir"], "log", "meta.properties").exists()
     servers = ",".join(f"{broker['host']}:{broker['port']}" for broker in status["brokers"])
     assert status["bootstrap_servers"] == servers
-    known = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=WAIT_S)
+    known = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=scaled(WAIT_S))
     assert known.cluster_id == status["cluster_id"]
     assert sorted(known.brokers) == [0, 1, 2]
 
@@ -163,7 +164,9 @@ def test_what_cannot_be_changed_is_refused(
 def test_actor_calls_produce_and_fetch(three_brokers: RunningCluster) -> None:
     servers = three_brokers.status()["bootstrap_servers"]
     create_topic(servers, "by-actor", partitions=3)
-    topic = AdminClient({"bootstrap.servers": servers}).list_topics("by-actor", timeout=WAIT_S).topics["by-actor"]
+    topic = (
+        AdminClient({"bootstrap.servers": servers}).list_topics("by-actor", timeout=scaled(WAIT_S)).topics["by-actor"]
+    )
     leaders = {index: partition.leader for index, partition in topic.partitions.items()}
     assert sorted(leaders) == [0, 1, 2]
     batch = encode_batch([Record(b"a", timestamp=1), Record(b"b", timestamp=2)])
@@ -186,10 +189,10 @@ def test_a_killed_actor_is_missed_and_is_in_sync_again_when_it_is_back(three_bro
     servers = three_brokers.status()["bootstrap_servers"]
     admin = AdminClient({"bootstrap.servers": servers})
     topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "2"})
-    admin.create_topics([topic])["replicated"].result(WAIT_S)
+    admin.create_topics([topic])["replicated"].result(scaled(WAIT_S))
 
     def in_sync() -> list[int]:
-        partitions = admin.list_topics("replicated", timeout=WAIT_S).topics["replicated"].partitions
+        partitions = admin.list_topics("replicated", timeout=scaled(WAIT_S)).topics["replicated"].partitions
         return [len(partition.isrs) for partition in partitions.values()]
 
     failed: list[KafkaError] = []
@@ -213,10 +216,10 @@ def test_a_killed_actor_is_missed_and_is_in_sync_again_when_it_is_back(three_bro
 def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
     servers = three_brokers.status()["bootstrap_servers"]
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic("drained", 3, 3)])["drained"].result(WAIT_S)
+    admin.create_topics([NewTopic("drained", 3, 3)])["drained"].result(scaled(WAIT_S))
 
     def leaders() -> set[int]:
-        partitions = admin.list_topics("drained", timeout=WAIT_S).topics["drained"].partitions
+        partitions = admin.list_topics("drained", timeout=scaled(WAIT_S)).topics["drained"].partitions
         return {partition.leader for partition in partitions.values()}
 
     create_topic(servers, "alone", partitions=3)
@@ -232,10 +235,10 @@ def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
 def test_a_broker_that_is_stopped_lets_others_lead_first(three_brokers: RunningCluster) -> None:
     status = three_brokers.status()
     admin = AdminClient({"bootstrap.servers": status["bootstrap_servers"]})
-    admin.create_topics([NewTopic("left", 3, 3)])["left"].result(WAIT_S)
+    admin.create_topics([NewTopic("left", 3, 3)])["left"].result(scaled(WAIT_S))
     with driver(three_brokers) as namespace:
         stopped = ray.get_actor("broker-1", namespace=namespace)
-        ray.get(stopped.stop.remote(), timeout=WAIT_S)
+        ray.get(stopped.stop.remote(), timeout=scaled(WAIT_S))
         assert "broker is drained" in Path(status["brokers"][1]["data_dir"], "broker.log").read_text()
         ray.kill(stopped)
         wait_until(lambda: "broker-1" not in actor_names(namespace), WAIT_S, "its actor is gone")
@@ -252,7 +255,7 @@ def test_broker_without_a_vital_thread_is_started_anew(three_brokers: RunningClu
     assert before["state"] == "serving"
     with driver(three_brokers) as namespace:
         actor: Any = ray.get_actor("broker-1", namespace=namespace)
-        ray.get(actor.__ray_call__.remote(end_thread), timeout=WAIT_S)
+        ray.get(actor.__ray_call__.remote(end_thread), timeout=scaled(WAIT_S))
 
     def is_new() -> bool:
         now = three_brokers.status()["brokers"][1]
@@ -275,7 +278,7 @@ def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:
 
     def created() -> bool:
         try:
-            admin.create_topics([NewTopic("after-zookeeper", 3, 1)])["after-zookeeper"].result(WAIT_S)
+            admin.create_topics([NewTopic("after-zookeeper", 3, 1)])["after-zookeeper"].result(scaled(WAIT_S))
         except KafkaException as error:
             return error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
         return True

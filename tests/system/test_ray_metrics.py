@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import connect
 
@@ -62,7 +63,9 @@ def scrape(cluster: RunningCluster) -> Page:
     """What Prometheus would get, from the targets that Ray lists for it."""
     file = Path(cluster.file()["ray"]["temp_dir"]) / "prom_metrics_service_discovery.json"
     targets = [target for group in json.loads(file.read_text()) for target in group["targets"]]
-    texts = [urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read().decode() for target in targets]
+    texts = [
+        urllib.request.urlopen(f"http://{target}/metrics", timeout=scaled(10)).read().decode() for target in targets
+    ]
     return Page("\n".join(texts))
 
 

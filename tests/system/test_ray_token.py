@@ -14,6 +14,7 @@ import pytest
 import ray
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from raylog.broker.launch import local_ray
 from raylog.coordination.host.ray_token import ray_token
 
@@ -27,12 +28,12 @@ def join(address: str, home: Path, **settings: str) -> subprocess.CompletedProce
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     environment |= {"HOME": str(home), "RAY_NUM_REDIS_GET_RETRIES": "1", **settings}
     command = [sys.executable, "-c", DRIVER, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), env=environment, check=False)
 
 
 def http_status(url: str, **headers: str) -> int:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=scaled(20)) as answer:
             return int(answer.status)
     except HTTPError as error:
         with error:

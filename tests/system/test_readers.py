@@ -19,6 +19,7 @@ import pytest
 from crc32c import crc32c
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.odd_logs import append_as_stored
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
@@ -450,7 +451,7 @@ def test_a_handler_gets_all_before_the_bad_and_the_member_stops(world: World, wh
         wait_until(lambda: runner.status.state is State.FAILED, WAIT_S, "it has failed", instead=lambda: runner.status)
     finally:
         runner.stop()
-        member.join(WAIT_S)
+        member.join(scaled(WAIT_S))
     begin = bad.poison if bad.damage == "" else bad.damaged * IN_BATCH
     assert handled == list(range(begin))
     assert f"{topic}-0" in runner.status.trouble
@@ -560,7 +561,7 @@ def test_pause_inside_a_loop_holds_from_the_next_record_on(world: World, how: st
             break
         assert list(consumer.iterate(timeout_ms=100)) == []
         consumer.resume()
-        for record in consumer.iterate(timeout_ms=WAIT_S * 1_000):
+        for record in consumer.iterate(timeout_ms=scaled_ms(int(WAIT_S) * 1_000)):
             seen.append(record.offset)
             if record.offset == 4:
                 consumer.pause((topic, 0))
@@ -681,7 +682,7 @@ def test_an_error_of_one_partition_comes_before_the_others_backlog(world: World,
     with closing(Consumer(world.servers, **settings)) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek(topic, 0, 0)
-        assert consumer.poll(10_000)
+        assert consumer.poll(scaled_ms(10_000))
         consumer.assign([(topic, 0), (topic, 1)])
         if what == "damage":
             consumer.seek(topic, 1, 0)
@@ -690,7 +691,7 @@ def test_an_error_of_one_partition_comes_before_the_others_backlog(world: World,
         read = 0
         while len(read_at) < 3 or read < 5_000:
             try:
-                read += sum(map(len, consumer.poll(10_000).values()))
+                read += sum(map(len, consumer.poll(scaled_ms(10_000)).values()))
             except expected:
                 read_at.append(read)
         assert read_at[0] < 15_000, "the error does not wait until the others have nothing more"

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.reading import consumed
 from kit.waiting import wait_until
 from kit.wire import WireClient
@@ -31,7 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     """Four brokers, and a topic on 0 and 1."""
     with InProcessCluster(tmp_path, brokers=4, config=CONFIG) as running:
         topic = NewTopic(TP.topic, assignments={0: (BrokerId(0), BrokerId(1))})
-        [made] = running.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+        [made] = running.controller.topics.create_topics([topic], timeout_ms=scaled_ms(10_000), validate_only=False)
         assert not isinstance(made, RaylogError), made
         yield running
 
@@ -100,12 +101,12 @@ def test_a_partition_moves_to_other_brokers_while_records_come_in(cluster: InPro
     ) as producer:
         futures = [producer.send("t", value) for value in sent[:1_000]]
         for future in futures:
-            future.result(WAIT_S)
+            future.result(scaled(WAIT_S))
         assert move(cluster, [2, 3]) is ErrorCode.none
         futures = [producer.send("t", value) for value in sent[1_000:]]
         wait_until(lambda: moving(cluster) == 0, WAIT_S, "the move is complete")
         for future in futures:
-            future.result(WAIT_S)
+            future.result(scaled(WAIT_S))
     wait_until(
         lambda: (state(cluster).replicas, set(state(cluster).isr)) == ((2, 3), {2, 3}),
         WAIT_S,
@@ -149,13 +150,13 @@ def test_the_preferred_replica_leads_again_when_it_is_asked_for(cluster: InProce
 def test_a_broker_that_stops_lets_others_lead_first(cluster: InProcessCluster) -> None:
     """So clients wait for no election: who led knows who leads next."""
     with Producer(cluster.bootstrap_servers, acks="1", linger_ms=0) as producer:
-        producer.send("t", b"before").result(WAIT_S)
+        producer.send("t", b"before").result(scaled(WAIT_S))
         wait_in_sync(cluster, 0, 1)
         assert cluster.brokers[0].drain(WAIT_S) == ()
         assert cluster.leader(*TP).broker_id == 1
         wait_until(lambda: TP in cluster.brokers[0].partitions.followed(), WAIT_S, "it follows")
         wait_in_sync(cluster, 1)
-        producer.send("t", b"drained").result(WAIT_S)
+        producer.send("t", b"drained").result(scaled(WAIT_S))
     cluster.brokers[0].cancel_drain(WAIT_S)
     wait_in_sync(cluster, 0, 1)
     epoch = state(cluster).leader_epoch
@@ -166,5 +167,5 @@ def test_a_broker_that_stops_lets_others_lead_first(cluster: InProcessCluster) -
 
 def test_what_nobody_else_can_lead_is_told_by_a_drain(cluster: InProcessCluster) -> None:
     topic = NewTopic(TopicName("alone"), assignments={0: (BrokerId(0),)})
-    cluster.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+    cluster.controller.topics.create_topics([topic], timeout_ms=scaled_ms(10_000), validate_only=False)
     assert cluster.brokers[0].drain(WAIT_S) == (TopicPartition(TopicName("alone"), PartitionIndex(0)),)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import BROKER, LISTENER, Node
 from kit.slow_files import StartWrites
 from kit.waiting import wait_until
@@ -83,7 +84,7 @@ class FakeLeader:
                 self._requests.put((sock, correlation_id, parse_fetch_request(version, frame[body:])))
 
     def next_request(self) -> FetchRequest:
-        sock, correlation_id, request = self._requests.get(timeout=WAIT_S)
+        sock, correlation_id, request = self._requests.get(timeout=scaled(WAIT_S))
         self._asked = (sock, correlation_id)
         return request
 

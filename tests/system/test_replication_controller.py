@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled, scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
@@ -38,8 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedClus
 def begin_creation(cluster: ReplicatedCluster, name: str) -> None:
     """Ask the controller for a topic of many partitions, and do not wait for its answer."""
     topic = {"name": name, "num_partitions": MANY, "replication_factor": 3}
-    with WireClient(cluster.address(cluster.controller()), timeout_s=WAIT_S) as client:
-        client.send(request(KEYS["CreateTopics"], 5, topics=[topic], timeout_ms=30_000))
+    with WireClient(cluster.address(cluster.controller()), timeout_s=scaled(WAIT_S)) as client:
+        client.send(request(KEYS["CreateTopics"], 5, topics=[topic], timeout_ms=scaled_ms(30_000)))
 
 
 def state_paths(name: str) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from kit import segments
 from kit.cluster import InProcessCluster
 from kit.faulty_files import FailingFileSystem
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
 from raylog.broker.storage.disk.files import RealFileSystem
@@ -61,10 +62,10 @@ def test_a_followers_full_disk(
     leader = cluster.leader(*TP)
     victim = next(broker_id for broker_id in cluster.brokers if broker_id != leader.broker_id)
     with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
-        producer.send("t", b"before").result(WAIT_S)
+        producer.send("t", b"before").result(scaled(WAIT_S))
         with caplog.at_level(logging.INFO):
             fail_writes(fs, victim, code)
-            assert producer.send("t", b"after").result(WAIT_S).offset == 1
+            assert producer.send("t", b"after").result(scaled(WAIT_S)).offset == 1
             wait_until(
                 lambda: state_of(leader) == (leader.broker_id, set(cluster.brokers) - {victim}), WAIT_S, "it is out"
             )
@@ -82,10 +83,10 @@ def test_a_leaders_full_disk(
     victim = cluster.leader(*TP).broker_id
     others = set(cluster.brokers) - {victim}
     with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, retry_backoff_ms=20) as producer:
-        producer.send("t", b"before").result(WAIT_S)
+        producer.send("t", b"before").result(scaled(WAIT_S))
         fail_writes(fs, victim, code)
         begun = time.monotonic()
-        assert producer.send("t", b"after").result(WAIT_S).offset == 1
+        assert producer.send("t", b"after").result(scaled(WAIT_S)).offset == 1
         record_property("seconds until another broker leads and acknowledges", time.monotonic() - begun)
     wait_until(
         lambda: state_of(cluster.controller)[1] == others,
@@ -113,7 +114,7 @@ def test_a_leader_that_cannot_open_its_log_gives_up_at_once(cluster: InProcessCl
     )
     with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, retry_backoff_ms=20) as producer:
         for partition in range(3):
-            producer.send("u", b"x", partition=partition).result(WAIT_S)
+            producer.send("u", b"x", partition=partition).result(scaled(WAIT_S))
 
 
 # --- damage
@@ -237,7 +238,7 @@ def test_a_leader_that_is_damaged_gives_way_before_it_is_mended(
     flip_in_the_middle(min(partition_dir(filled, victim).glob("*.log")))
     filled.start(victim)
     wait_until(lambda: state_of(filled.controller)[1] == set(filled.brokers), WAIT_S, "it is in sync")
-    [elected] = filled.controller.topics.elect_leaders([TP], unclean=False, timeout_ms=10_000)
+    [elected] = filled.controller.topics.elect_leaders([TP], unclean=False, timeout_ms=scaled_ms(10_000))
     assert elected == TP
     wait_until(lambda: filled.leader(*TP).broker_id == victim, WAIT_S, "it leads")
     caplog.set_level(logging.INFO)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Judgement, Verdict
+from kit.machine import scaled
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
@@ -188,7 +189,7 @@ def test_a_follower_that_diverged_gives_up_what_the_others_never_had(
     for broker_id in others:
         cluster.kill(broker_id)
     batch = encode_batch([Record(b"only here", timestamp=1_000)])
-    with WireClient(cluster.address(alone), timeout_s=WAIT_S) as client:
+    with WireClient(cluster.address(alone), timeout_s=scaled(WAIT_S)) as client:
         codes: list[int] = []
 
         def taken() -> bool:  # not while its lease has lapsed

@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request, request
@@ -37,7 +38,7 @@ def stop_the_leader(cluster: ReplicatedCluster, load: Workload, codes: list[tupl
     into ``codes`` what the zombie answered to each produce and list-offsets.
     """
     zombie = cluster.leader("t", 0)
-    with WireClient(cluster.address(zombie), timeout_s=WAIT_S) as client:
+    with WireClient(cluster.address(zombie), timeout_s=scaled(WAIT_S)) as client:
         cluster.pause(zombie)
         stopped = time.monotonic()
         try:

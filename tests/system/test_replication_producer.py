@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kit.machine import scaled
 from kit.proxied import behind_proxies
 from kit.proxy import Fate, FrameProxy
 from kit.replicated import ReplicatedCluster
@@ -89,10 +90,10 @@ def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_a
     sent = [b"%d" % number for number in range(IN_FLIGHT + 2)]
     backoff: dict[str, Any] = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
     with Producer(proxied[2], linger_ms=0, batch_size=1, **backoff) as producer:
-        assert producer.send("t", sent[0]).result(WAIT_S).offset == 0
+        assert producer.send("t", sent[0]).result(scaled(WAIT_S)).offset == 0
         victim, killed, flying = lose_answers_and_leader(proxied, "t", producer, sent[1:-1])
         last = producer.send("t", sent[-1])
-        offsets = [delivery.result(WAIT_S).offset for delivery in (*flying, last)]
+        offsets = [delivery.result(scaled(WAIT_S)).offset for delivery in (*flying, last)]
         took = time.monotonic() - killed
     print(f"\n{IN_FLIGHT} batches acknowledged by the next leader, as the ones it had, {took:.2f} s after the kill")
     assert offsets == list(range(1, IN_FLIGHT + 2))
@@ -115,7 +116,7 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
             codes.update(partition.error_code for topic in response.topics for partition in topic.partitions)
         return frame
 
-    gate = Barrier(3, timeout=WAIT_S)
+    gate = Barrier(3, timeout=scaled(WAIT_S))
 
     def connected() -> None:
         """The follower stops once both producers are: the leader counts on it for a second and a half only."""
@@ -124,9 +125,9 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
 
     def send() -> RecordMetadata:
         with Producer(servers, linger_ms=0) as producer:
-            producer.send("strict", b"thread").result(WAIT_S)
+            producer.send("strict", b"thread").result(scaled(WAIT_S))
             connected()
-            return producer.send("strict", b"thread").result(WAIT_S)
+            return producer.send("strict", b"thread").result(scaled(WAIT_S))
 
     async def send_in_a_loop() -> RecordMetadata:
         async with AsyncProducer(servers, linger_ms=0) as producer:
@@ -150,9 +151,9 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
             with Producer(servers, linger_ms=0, delivery_timeout_ms=IMPATIENT_MS) as impatient:
                 delivery = impatient.send("strict", b"never mind")
                 with pytest.raises(RequestTimedOut, match=rf"{IMPATIENT_MS} ms \(strict-0: .*min\.insync\.replicas"):
-                    delivery.result(WAIT_S)
+                    delivery.result(scaled(WAIT_S))
             cluster.resume(follower)
-            offsets = sorted(future.result(WAIT_S).offset for future in sent)
+            offsets = sorted(future.result(scaled(WAIT_S)).offset for future in sent)
     finally:
         cluster.resume(follower)
     print(f"\nanswers until there were enough replicas, by error code: {dict(codes)}")
@@ -180,15 +181,15 @@ def test_a_producer_that_was_forgotten_goes_on_and_its_retries_are_known_again(p
         def remembered() -> list[ProducerDescription]:
             return admin.describe_producers([tp])[tp]
 
-        offsets = [producer.send(tp.topic, value).result(WAIT_S).offset for value in sent[:3]]
+        offsets = [producer.send(tp.topic, value).result(scaled(WAIT_S)).offset for value in sent[:3]]
         assert [each.last_sequence for each in remembered()] == [2]
         expire_after("100")
         wait_until(lambda: not remembered(), WAIT_S, "it is forgotten")
         expire_after(None)
-        offsets += [producer.send(tp.topic, value).result(WAIT_S).offset for value in sent[3:5]]
+        offsets += [producer.send(tp.topic, value).result(scaled(WAIT_S)).offset for value in sent[3:5]]
         assert [(each.producer_epoch, each.last_sequence) for each in remembered()] == [(0, 4)]
         victim, _, flying = lose_answers_and_leader(proxied, tp.topic, producer, sent[5:])
-        offsets += [delivery.result(WAIT_S).offset for delivery in flying]
+        offsets += [delivery.result(scaled(WAIT_S)).offset for delivery in flying]
         assert [(each.producer_epoch, each.last_sequence) for each in remembered()] == [(0, len(sent) - 1)]
     assert offsets == list(range(len(sent)))
     assert values(servers, tp.topic) == sent

@@ -16,6 +16,7 @@ from ray.cluster_utils import Cluster
 
 from kit.cli import RunningCluster
 from kit.history_checker import Verdict
+from kit.machine import scaled
 from kit.waiting import wait_until
 from kit.workload import Workload
 from raylog.broker.launch.local_ray import PLACE_LABEL
@@ -55,7 +56,7 @@ class Nodes:
     def kill(self, place: int) -> None:
         """SIGKILL to the raylet, and wait for its end: its workers go by its entry in the process table."""
         self._raylets[place].kill()
-        self._raylets[place].wait(WAIT_S)
+        self._raylets[place].wait(scaled(WAIT_S))
 
 
 @pytest.fixture(scope="module")

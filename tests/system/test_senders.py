@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.proxied import proxied
 from kit.proxy import Fate, FrameProxy
 from kit.reading import all_records
@@ -88,7 +89,7 @@ def in_batches(form: Callable[[Sequence[bytes]], Any]) -> Sender:
     @contextmanager
     def opened(world: World, servers: str, **settings: Any) -> Iterator[Send]:
         with Producer(servers, **SETTINGS | settings) as producer:
-            yield lambda topic, values: producer.send_batch(topic, form(values), partition=0).result(60)
+            yield lambda topic, values: producer.send_batch(topic, form(values), partition=0).result(scaled(60))
 
     return opened
 

@@ -14,6 +14,7 @@ from statistics import median
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
@@ -213,7 +214,7 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
     assert server.connection_count == 0
     for client in clients:
         with client:
-            client.sock.settimeout(WAIT_S)
+            client.sock.settimeout(scaled(WAIT_S))
             while client.sock.recv(1 << 16):
                 pass
     with pytest.raises(ConnectionRefusedError):
@@ -254,7 +255,7 @@ def test_a_connection_that_spoke_just_before_the_stop_ends_in_good_order() -> No
         while acceptor.turn(stopping):
             pass
         acceptor.finish()
-        client.settimeout(WAIT_S)
+        client.settimeout(scaled(WAIT_S))
         assert client.recv(1) == b""
         assert (left, acceptor.silent) == ([""], 0)
 

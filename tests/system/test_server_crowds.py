@@ -24,6 +24,7 @@ import pytest
 from bench.served import Served
 from kit import crowd
 from kit.cluster import InProcessCluster
+from kit.machine import scaled
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
@@ -251,7 +252,7 @@ def test_large_produce_that_waits_for_replicas_is_not_cut_off(tmp_path: Path) ->
         address = node.serve()
         server = node.server
         assert server is not None
-        with WireClient(address, timeout_s=30) as waiting, WireClient(address, timeout_s=30) as other:
+        with WireClient(address, timeout_s=scaled(30)) as waiting, WireClient(address, timeout_s=scaled(30)) as other:
             waiting.send(produce_request("replicated", batch, version=9, acks=-1, timeout_ms=60_000))
             wait_until(lambda: node.produces.waiting == 1, 10, "it waits for the other replica")
             for _ in range(3):  # longer than a client that sends nothing keeps its memory

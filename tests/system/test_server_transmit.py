@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from raylog.broker.net.transmit import COPY_BYTES, SendFailed, limit_sends, transmit
 from raylog.broker.storage.disk.files import File, FileSlice, RealFileSystem
 from raylog.protocol.ids import FilePosition
@@ -20,7 +21,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         limit_sends(ours, 0.2)
-        theirs.settimeout(10)
+        theirs.settimeout(scaled(10))
         yield ours, theirs
 
 
@@ -57,7 +58,7 @@ def test_sends_parts_in_order(pair: tuple[socket.socket, socket.socket], file: F
     got: list[bytes] = []
     reader = read_all(theirs, got)
     parts: list[bytes | FileSlice] = [b"head", cut(file, 3, 700_000), b"between", cut(file, 100, 5), b"tail"]
-    assert transmit(ours, parts, timeout=10) == 700_005
+    assert transmit(ours, parts, timeout=scaled(10)) == 700_005
     ours.shutdown(socket.SHUT_WR)
     reader.join()
     assert b"".join(got) == b"head" + content[3:700_003] + b"between" + content[100:105] + b"tail"
@@ -69,7 +70,7 @@ def test_small_slices_are_sent_as_well(
 ) -> None:
     ours, theirs = pair
     content = (tmp_path / "log").read_bytes()
-    assert transmit(ours, [b"head", cut(file, 7, length), b"tail"], timeout=10) == length
+    assert transmit(ours, [b"head", cut(file, 7, length), b"tail"], timeout=scaled(10)) == length
     ours.shutdown(socket.SHUT_WR)
     got: list[bytes] = []
     read_all(theirs, got).join()
@@ -81,7 +82,7 @@ def test_sends_more_bytes_than_the_socket_takes_at_once(pair: tuple[socket.socke
     data = os.urandom(5 << 20)
     got: list[bytes] = []
     reader = read_all(theirs, got)
-    transmit(ours, [data], timeout=10)
+    transmit(ours, [data], timeout=scaled(10))
     ours.shutdown(socket.SHUT_WR)
     reader.join()
     assert b"".join(got) == data
@@ -95,7 +96,7 @@ def test_a_file_that_lost_its_end_fails_and_does_not_hang(
     part = cut(file, 1000, length)
     file.truncate(2000)
     with pytest.raises(SendFailed, match=f"lost the last {length - 1000} bytes"):
-        transmit(ours, [b"head", part], timeout=10)
+        transmit(ours, [b"head", part], timeout=scaled(10))
 
 
 @pytest.mark.parametrize("sliced", [True, False])
@@ -112,7 +113,7 @@ def test_a_client_that_left_is_an_error(pair: tuple[socket.socket, socket.socket
     ours, theirs = pair
     theirs.close()
     with pytest.raises(SendFailed):
-        transmit(ours, [b"head", cut(file, 0, 1 << 20)], timeout=10)
+        transmit(ours, [b"head", cut(file, 0, 1 << 20)], timeout=scaled(10))
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -127,7 +128,7 @@ def test_slices_are_given_back_whatever_happens(
     if fail:
         theirs.close()
         with pytest.raises(SendFailed):
-            transmit(ours, parts, timeout=10)
+            transmit(ours, parts, timeout=scaled(10))
     else:
-        transmit(ours, parts, timeout=10)
+        transmit(ours, parts, timeout=scaled(10))
     assert is_closed(file)

@@ -14,6 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.launch.local_ray import PLACE_LABEL
@@ -96,7 +97,7 @@ def test_the_broker_of_a_hung_raylet_is_replaced_once_it_is_gone(nodes: Cluster,
         assert first.is_alive
     finally:
         os.kill(raylet.pid, signal.SIGCONT)
-    raylet.wait(WAIT_S)  # its workers go by whether it has a process table entry
+    raylet.wait(scaled(WAIT_S))  # its workers go by whether it has a process table entry
     wait_until(lambda: not first.is_alive, WAIT_S, "the first is gone with its raylet")
     gone = time.monotonic()
     wait_until(lambda: produced(address) == 2, WAIT_S, "the second serves what the first acknowledged")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.coordination.host.loops import Loops
@@ -94,7 +95,7 @@ def test_connection_thread_that_ends_is_started_again(zookeeper: EmbeddedZooKeep
         before, thread = store.session, connection_thread(store)
         store.create("/ours", ephemeral=True)
         end_by(thread, error, store)
-        told = [events.get(timeout=WAIT_S), events.get(timeout=WAIT_S)]
+        told = [events.get(timeout=scaled(WAIT_S)), events.get(timeout=scaled(WAIT_S))]
         assert [event.state for event in told if isinstance(event, SessionEvent)] == [
             SessionState.LOST,
             SessionState.CONNECTED,
@@ -158,6 +159,6 @@ def test_store_that_cannot_start_leaves_no_thread() -> None:
         with pytest.raises(StoreUnavailable):
             store.start()
         thread = store._client._connection._connection_routine
-        serving.join(WAIT_S)
+        serving.join(scaled(WAIT_S))
         assert thread is None or not thread.is_alive()
         assert not serving.is_alive(), "the store has left its connection open"

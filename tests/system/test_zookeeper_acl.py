@@ -19,6 +19,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.ray_nodes import NODES, ray_nodes
 from raylog.client import Admin, Consumer, Producer
 from raylog.coordination.membership.registration import ensure_cluster
@@ -46,7 +47,7 @@ WAIT_S = 60.0
 def kazoo(address: str, credentials: str = "") -> Iterator[KazooClient]:
     """ZooKeeper's own kind of client."""
     client = KazooClient(address, auth_data=[("digest", credentials)] if credentials else None)
-    client.start(timeout=15)
+    client.start(timeout=scaled(15))
     try:
         yield client
     finally:
@@ -150,9 +151,9 @@ def test_credentials_are_presented_again_after_a_reconnect(server: EmbeddedZooKe
         jvm = server.jvm
         assert jvm is not None
         assert jvm.signal(signal.SIGKILL)
-        seen = [events.get(timeout=WAIT_S)]
+        seen = [events.get(timeout=scaled(WAIT_S))]
         while seen[-1] != SessionEvent(SessionState.CONNECTED, session.id):
-            seen.append(events.get(timeout=WAIT_S))
+            seen.append(events.get(timeout=scaled(WAIT_S)))
         store.multi([Create("/after", b"x")])
         assert store.session == session
     assert_closed(server.address, credentials)
@@ -203,7 +204,7 @@ def test_on_several_nodes_only_those_of_the_ray_cluster_get_in(tmp_path: Path, m
             with Admin(servers) as admin:
                 admin.create_topic("t", 2)
             with Producer(servers) as producer:
-                producer.send("t", b"value").result(WAIT_S)
+                producer.send("t", b"value").result(scaled(WAIT_S))
             assert assert_closed(zookeeper, auth) > 30
             with pytest.raises(StoreUnauthorized, match="asks for credentials, and none were given"):
                 Consumer(servers, "t", group_id="g")
@@ -215,7 +216,7 @@ def test_on_several_nodes_only_those_of_the_ray_cluster_get_in(tmp_path: Path, m
             ray.init(address=address, log_to_driver=False, configure_logging=False)
             try:
                 there: Any = ray.remote(num_cpus=0, resources={f"node:{NODES[1]}": 0.001})(first_value)
-                assert ray.get(there.remote(servers), timeout=WAIT_S) == b"value"
+                assert ray.get(there.remote(servers), timeout=scaled(WAIT_S)) == b"value"
             finally:
                 ray.shutdown()
             assert assert_closed(zookeeper, auth) > 30, "also what the member made"

@@ -6,6 +6,7 @@ import queue
 import threading
 from typing import cast
 
+from kit.machine import scaled
 from raylog.broker.cluster.controller_calls import Item
 from raylog.broker.cluster.controller_sender import Sender
 from raylog.broker.cluster.membership import Membership
@@ -50,9 +51,9 @@ def test_message_that_meets_a_defect_is_not_taken_for_sent() -> None:
     loops, peers = Loops(), Flaky()
     sender = Sender(RECEIVER, peers, answers.put, loops)
     sender.put(message(1))
-    assert answers.get(timeout=WAIT_S) == core.SendFailed(RECEIVER, 1)
+    assert answers.get(timeout=scaled(WAIT_S)) == core.SendFailed(RECEIVER, 1)
     sender.put(message(2))
-    acked = answers.get(timeout=WAIT_S)
+    acked = answers.get(timeout=scaled(WAIT_S))
     assert isinstance(acked, core.Acked)
     assert (acked.ack.status, acked.ack.sequence) == (AckStatus.OK, 2)
     assert loops.failures() == {"control-to-2": 1}
@@ -75,7 +76,7 @@ def test_group_whose_tick_fails_is_ticked_again() -> None:
     try:
         for group in ("bad", "good"):
             ticker.schedule(GroupId(group), MonotonicMs(monotonic_ms()))
-        assert [ticks.get(timeout=WAIT_S), ticks.get(timeout=WAIT_S)] == ["good", "bad"]
+        assert [ticks.get(timeout=scaled(WAIT_S)), ticks.get(timeout=scaled(WAIT_S))] == ["good", "bad"]
         assert loops.failures() == {"group-ticker": 1}
     finally:
         ticker.stop()
@@ -89,7 +90,7 @@ def test_group_has_one_thread_at_a_time_and_others_go_on() -> None:
     def work(group: GroupId) -> None:
         begun.put(group)
         if group.startswith("slow"):
-            assert goes_on.wait(WAIT_S)
+            assert goes_on.wait(scaled(WAIT_S))
 
     due = DueGroups("worker", work, monotonic_ms, Loops())
     due.start()
@@ -97,15 +98,15 @@ def test_group_has_one_thread_at_a_time_and_others_go_on() -> None:
         slow = [GroupId(f"slow {number}") for number in range(THREADS - 1)]
         for group in (*slow, *slow):
             due.schedule(group, monotonic_ms())
-        assert {begun.get(timeout=WAIT_S) for _ in slow} == {*slow}
+        assert {begun.get(timeout=scaled(WAIT_S)) for _ in slow} == {*slow}
         for group in slow:
             due.schedule(group, monotonic_ms())
         for number in range(100):
             due.schedule(GroupId(f"{number}"), MonotonicMs(monotonic_ms() - number))
-        assert {begun.get(timeout=WAIT_S) for _ in range(100)} == {f"{number}" for number in range(100)}
+        assert {begun.get(timeout=scaled(WAIT_S)) for _ in range(100)} == {f"{number}" for number in range(100)}
         assert due.next_ms is None
         goes_on.set()
-        assert {begun.get(timeout=WAIT_S) for _ in slow} == {*slow}
+        assert {begun.get(timeout=scaled(WAIT_S)) for _ in slow} == {*slow}
     finally:
         goes_on.set()
         due.stop()

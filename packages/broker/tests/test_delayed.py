@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.machine import scaled
 from raylog.broker.replication.delayed import AT_ONCE, DelayedFetches, FetchWatch, Interest, Level
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -228,7 +229,7 @@ def test_no_wake_up_is_lost_between_threads() -> None:
         table.arm(fetch, 1, gate.release)
         table.watch((Interest(fetch), tp) for tp in (A, B))
         table.credit(fetch, total - (expected - 1))
-        assert gate.acquire(timeout=10), f"nobody woke the fetch of round {expected}"
+        assert gate.acquire(timeout=scaled(10)), f"nobody woke the fetch of round {expected}"
         table.remove(fetch)
     appender.join()
     assert len(table) == 0

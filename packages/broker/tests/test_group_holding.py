@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.groups.classic.claims import Claim, choose_coordinator, decode_group, encode_claim
 from raylog.broker.groups.classic.messages import Identity, Join, Leaver, Protocol, Sync
@@ -54,7 +55,7 @@ READ = {TP: CommittedOffset(Offset(5))}
 
 
 def commit(coordinator: GroupCoordinator, who: Identity) -> Mapping[TopicPartition, RaylogError | None]:
-    return coordinator.commit_offsets(GROUP, who, READ, IDS).result(WAIT_S)
+    return coordinator.commit_offsets(GROUP, who, READ, IDS).result(scaled(WAIT_S))
 
 
 def test_an_assignment_is_stored_before_anyone_hears_of_it(brokers: Brokers, one: GroupCoordinator) -> None:
@@ -73,7 +74,7 @@ def test_an_assignment_is_stored_before_anyone_hears_of_it(brokers: Brokers, one
     waiting.add_done_callback(look)
     shares = {leader.member_id: b"1", follower.member_id: b"2"}
     one.sync(GROUP, Sync(Identity(leader.member_id, leader.generation), tuple(shares.items())))
-    assert (waiting.result(WAIT_S).assignment, stored) == (b"2", [shares])
+    assert (waiting.result(scaled(WAIT_S)).assignment, stored) == (b"2", [shares])
 
 
 def test_who_was_replaced_can_write_nothing_and_sends_its_members_on(brokers: Brokers, one: GroupCoordinator) -> None:
@@ -96,8 +97,8 @@ def test_an_assignment_by_who_was_replaced_reaches_nobody(brokers: Brokers, one:
     two = brokers.start(2)
     two.heartbeat(GROUP, who)
     stale = one.sync(GROUP, Sync(Identity(again.member_id, again.generation), ((who.member_id, b"stale"),)))
-    assert isinstance(stale.exception(WAIT_S), NotCoordinator)
-    assert two.sync(GROUP, Sync(who)).result(WAIT_S).assignment == b"share"
+    assert isinstance(stale.exception(scaled(WAIT_S)), NotCoordinator)
+    assert two.sync(GROUP, Sync(who)).result(scaled(WAIT_S)).assignment == b"share"
 
 
 def test_a_commit_waits_and_its_generation_passes_meanwhile(brokers: Brokers) -> None:
@@ -106,10 +107,10 @@ def test_a_commit_waits_and_its_generation_passes_meanwhile(brokers: Brokers) ->
     late = coordinator.commit_offsets(GROUP, who, READ, IDS)
     again = joined(coordinator.join(GROUP, wishes(who.member_id)))
     coordinator.start()
-    assert isinstance(late.exception(WAIT_S), IllegalGeneration)
+    assert isinstance(late.exception(scaled(WAIT_S)), IllegalGeneration)
     assert RegistryOffsetStore(brokers.stores[1]).fetch(GROUP) == {}
     new = Identity(again.member_id, again.generation)
-    coordinator.sync(GROUP, Sync(new, ((new.member_id, b"share"),))).result(WAIT_S)
+    coordinator.sync(GROUP, Sync(new, ((new.member_id, b"share"),))).result(scaled(WAIT_S))
     assert commit(coordinator, new) == {TP: None}
     with pytest.raises(IllegalGeneration):
         coordinator.commit_offsets(GROUP, who, READ, IDS)
@@ -127,10 +128,10 @@ def test_a_write_in_doubt_sends_the_members_on_and_the_group_goes_on_from_what_i
     else:
         store.suspend()
     doubtful = one.sync(GROUP, Sync(who, ((who.member_id, b"share"),)))
-    assert isinstance(doubtful.exception(WAIT_S), NotCoordinator)
+    assert isinstance(doubtful.exception(scaled(WAIT_S)), NotCoordinator)
     if is_done:
         one.heartbeat(GROUP, who)
-        assert one.sync(GROUP, Sync(who)).result(WAIT_S).assignment == b"share"
+        assert one.sync(GROUP, Sync(who)).result(scaled(WAIT_S)).assignment == b"share"
     else:
         with pytest.raises(CoordinatorNotAvailable):
             one.heartbeat(GROUP, who)
@@ -148,7 +149,7 @@ def test_a_write_that_the_store_refuses_for_good_is_no_reason_to_look_for_anothe
     again = one.join(GROUP, wishes(who.member_id))
     generations = {joined(answer).generation for answer in (waiting, again)}
     refused = one.sync(GROUP, Sync(Identity(who.member_id, generations.pop()), ((who.member_id, b"all"),)))
-    assert isinstance(refused.exception(WAIT_S), CorruptMetadata)
+    assert isinstance(refused.exception(scaled(WAIT_S)), CorruptMetadata)
     brokers.stores[1].closed = None
     one.heartbeat(GROUP, who)  # the group goes on from what is stored
 
@@ -165,7 +166,7 @@ def test_a_lapsed_lease_sends_all_on_and_a_regained_one_finds_the_members_where_
     who = member_of(one, session_timeout_ms=500)
     waiting = one.join(GROUP, wishes())  # for the first one to join again
     brokers.leases[1] = False
-    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    assert isinstance(waiting.exception(scaled(WAIT_S)), NotCoordinator)
     for refused in (lambda: one.heartbeat(GROUP, who), lambda: commit(one, who), lambda: one.join(GROUP, wishes())):
         with pytest.raises(NotCoordinator):
             refused()
@@ -206,7 +207,7 @@ def test_who_waits_is_told_when_the_broker_stops(one: GroupCoordinator) -> None:
     member_of(one)
     waiting = one.join(GROUP, wishes())
     one.stop()
-    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    assert isinstance(waiting.exception(scaled(WAIT_S)), NotCoordinator)
     with pytest.raises(NotCoordinator):
         one.join(GROUP, wishes())
 
@@ -332,7 +333,7 @@ def test_a_group_in_use_keeps_its_offsets_and_an_empty_one_can_be_forgotten(
 ) -> None:
     who = member_of(one)
     unread = TopicPartition(TopicName("u"), PartitionIndex(0))
-    assert one.commit_offsets(GROUP, who, READ | {unread: CommittedOffset(Offset(1))}, IDS).result(WAIT_S)
+    assert one.commit_offsets(GROUP, who, READ | {unread: CommittedOffset(Offset(1))}, IDS).result(scaled(WAIT_S))
     with pytest.raises(NonEmptyGroup):
         one.delete(GROUP)
     results = one.delete_offsets(GROUP, [TP, unread])
@@ -395,7 +396,7 @@ def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brok
 def test_only_what_nobody_reads_is_forgotten(one: GroupCoordinator) -> None:
     who = member_of(one)
     unread = {TopicPartition(TopicName("u"), PartitionIndex(0)): CommittedOffset(Offset(1))}
-    one.commit_offsets(GROUP, who, READ | unread, IDS).result(WAIT_S)
+    one.commit_offsets(GROUP, who, READ | unread, IDS).result(scaled(WAIT_S))
     assert one.unneeded(GROUP) == unread
     [(other, _)] = unread.items()
     one.forget(GROUP, {other: CommittedOffset(Offset(4))})
@@ -425,7 +426,7 @@ def test_member_id_begins_with_whose_it_is(one: GroupCoordinator, instance: Inst
 )
 def test_refused_join_makes_no_group(brokers: Brokers, one: GroupCoordinator, refused: Join) -> None:
     with pytest.raises(RaylogError):
-        one.join(GROUP, refused).result(WAIT_S)
+        one.join(GROUP, refused).result(scaled(WAIT_S))
     for above in (group_paths.GROUPS, group_paths.CONSUMERS):
         assert brokers.stores[1].children(above) == []
 

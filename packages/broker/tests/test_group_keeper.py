@@ -9,6 +9,7 @@ from time import thread_time
 import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
+from kit.machine import scaled
 from kit.stores import close_node
 from raylog.broker.groups.classic.claims import choose_coordinator
 from raylog.broker.groups.classic.messages import Identity, Leaver, Sync
@@ -81,8 +82,8 @@ def test_groups_of_fenced_broker_move_and_it_lets_go(brokers: Brokers) -> None:
     waiting = old.join(group, wishes(who.member_id))
     again = joined(waiting)
     stale = old.sync(group, Sync(Identity(again.member_id, again.generation), ((who.member_id, b"stale"),)))
-    assert isinstance(stale.exception(WAIT_S), NotCoordinator), "it can assign nothing"
-    assert brokers.coordinators[new].sync(group, Sync(who)).result(WAIT_S).assignment == b"share"
+    assert isinstance(stale.exception(scaled(WAIT_S)), NotCoordinator), "it can assign nothing"
+    assert brokers.coordinators[new].sync(group, Sync(who)).result(scaled(WAIT_S)).assignment == b"share"
     with pytest.raises(NotCoordinator, match=f"by broker {new}"):
         old.heartbeat(group, who)
 
@@ -96,7 +97,7 @@ def test_fenced_broker_that_writes_nothing_lets_go_with_its_look(brokers: Broker
     brokers.fenced |= {2: {1}, 3: {1}}
     brokers.keep(2, 3)
     brokers.keep(1, after_ms=keeper.LOOK_MS)
-    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    assert isinstance(waiting.exception(scaled(WAIT_S)), NotCoordinator)
     with pytest.raises(NotCoordinator):
         old.heartbeat(group, who)
     new = old.find_coordinator(group).id
@@ -205,7 +206,7 @@ def test_group_moves_to_broker_that_comes_and_members_go_on(brokers: Brokers) ->
         one.heartbeat(group, who)
     assert one.find_coordinator(group).id == 2
     two.heartbeat(group, who)
-    assert two.sync(group, Sync(who)).result(WAIT_S).assignment == b"share"
+    assert two.sync(group, Sync(who)).result(scaled(WAIT_S)).assignment == b"share"
 
 
 def test_moved_group_is_claimed_though_nobody_asks(brokers: Brokers) -> None:
@@ -234,10 +235,10 @@ def test_group_that_rebalances_stays_until_that_is_over(brokers: Brokers) -> Non
     follower = joined(second)
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     shares = ((leader.member_id, b"1"), (follower.member_id, b"2"))
-    one.sync(group, Sync(Identity(leader.member_id, leader.generation), shares)).result(WAIT_S)
+    one.sync(group, Sync(Identity(leader.member_id, leader.generation), shares)).result(scaled(WAIT_S))
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     follows = Identity(follower.member_id, follower.generation)
-    assert brokers.coordinators[2].sync(group, Sync(follows)).result(WAIT_S).assignment == b"2"
+    assert brokers.coordinators[2].sync(group, Sync(follows)).result(scaled(WAIT_S)).assignment == b"2"
 
 
 def test_commit_that_waits_while_its_group_moves_is_refused(brokers: Brokers) -> None:
@@ -249,7 +250,7 @@ def test_commit_that_waits_while_its_group_moves_is_refused(brokers: Brokers) ->
     brokers.keep(1)
     brokers.keep(1, after_ms=keeper.SETTLE_MS)
     one.start()
-    assert isinstance(late.exception(WAIT_S), NotCoordinator)
+    assert isinstance(late.exception(scaled(WAIT_S)), NotCoordinator)
     assert RegistryOffsetStore(brokers.stores[1]).fetch(group) == {}
 
 

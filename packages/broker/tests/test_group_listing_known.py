@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
+from kit.machine import scaled
 from raylog.broker.groups.classic.claims import Claim, choose_coordinator, encode_claim
 from raylog.broker.groups.classic.described import ListedGroup
 from raylog.broker.groups.classic.messages import Identity, Leaver
@@ -284,6 +285,6 @@ def test_join_that_is_waited_for_changes_nothing_elsewhere(brokers: Brokers) -> 
     brokers.keep(*others)
     assert [each.group for each in listed(brokers)] == [GROUP]
     brokers.keep(here, after_ms=keeper.LOOK_MS)
-    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    assert isinstance(waiting.exception(scaled(WAIT_S)), NotCoordinator)
     assert [each.group for each in listed(brokers)] == [GROUP]
     assert joined(coordinator_for(brokers, GroupId("new")).join(GroupId("new"), wishes()))

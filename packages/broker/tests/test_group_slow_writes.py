@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from kit.group_brokers import GROUP, IDS, Brokers, joined, member_of, wishes
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.groups.classic.claims import choose_coordinator
 from raylog.broker.groups.classic.messages import Identity, Leaver, Sync
@@ -71,7 +72,7 @@ def test_write_under_its_lock_holds_up_no_other_group(brokers: Brokers, one: Gro
         lambda: one.commit_offsets(GROUP, leader, at(1), IDS),
     ):
         commits = [one.commit_offsets(group, member, at(7), IDS) for group, member in members.items()]
-        assert all(commit.result(WAIT_S) == {TP: None} for commit in commits)
+        assert all(commit.result(scaled(WAIT_S)) == {TP: None} for commit in commits)
         assert {each.group for each in one.list_groups()} == {GROUP, *OTHERS}
         joined(one.join(GroupId("new"), wishes()))
         brokers.keep(1)
@@ -82,7 +83,7 @@ def test_write_under_its_lock_holds_up_no_other_group(brokers: Brokers, one: Gro
             "they are given up",
         )
         commits = [one.commit_offsets(group, NOBODY, at(8), IDS) for group in OTHERS]
-        assert all(commit.result(WAIT_S) == {TP: None} for commit in commits)
+        assert all(commit.result(scaled(WAIT_S)) == {TP: None} for commit in commits)
     wait_until(lambda: one.describe(GROUP).state == "Empty", WAIT_S, "its time passes as soon as it is free")
 
 
@@ -91,14 +92,14 @@ def test_commit_that_hangs_holds_up_no_other_group(brokers: Brokers, one: GroupC
     members = {group: member_of(one, group) for group in OTHERS}
 
     def commit(offset: int) -> object:
-        return one.commit_offsets(GROUP, who, at(offset), IDS).result(WAIT_S)
+        return one.commit_offsets(GROUP, who, at(offset), IDS).result(scaled(WAIT_S))
 
     with hanging(brokers, group_paths.consumer(GROUP), lambda: commit(1), lambda: commit(2)) as answers:
         for number in range(3):
             commits = [one.commit_offsets(group, member, at(number), IDS) for group, member in members.items()]
-            assert all(each.result(WAIT_S) == {TP: None} for each in commits)
+            assert all(each.result(scaled(WAIT_S)) == {TP: None} for each in commits)
         one.heartbeat(GROUP, who)
-    assert [answer.result(WAIT_S) for answer in answers] == [{TP: None}] * 2
+    assert [answer.result(scaled(WAIT_S)) for answer in answers] == [{TP: None}] * 2
     assert RegistryOffsetStore(brokers.stores[1]).fetch(GROUP) == at(2)
 
 
@@ -110,17 +111,17 @@ def test_lost_lease_is_told_though_a_group_hangs(brokers: Brokers, one: GroupCoo
     sync = Sync(Identity(again.member_id, again.generation), ((again.member_id, b"new"),))
     with hanging(brokers, group_paths.group(GROUP), lambda: one.sync(GROUP, sync)) as [synced]:
         brokers.leases[1] = False
-        assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
-    answer = synced.result(WAIT_S)
+        assert isinstance(waiting.exception(scaled(WAIT_S)), NotCoordinator)
+    answer = synced.result(scaled(WAIT_S))
     assert isinstance(answer, Future)
-    assert isinstance(answer.exception(WAIT_S), NotCoordinator)
+    assert isinstance(answer.exception(scaled(WAIT_S)), NotCoordinator)
 
 
 def test_offsets_of_others_expire_though_a_group_hangs(brokers: Brokers, one: GroupCoordinator) -> None:
     """The group is looked through as soon as it is free, not with the next check."""
     who, others = member_of(one), OTHERS[:20]
     for group in (GROUP, *others):
-        one.commit_offsets(group, who if group == GROUP else NOBODY, at(5), IDS).result(WAIT_S)
+        one.commit_offsets(group, who if group == GROUP else NOBODY, at(5), IDS).result(scaled(WAIT_S))
     retention = OffsetRetention(one, retention_ms=lambda: 1_000, state=lambda: brokers.state(1))
     offsets = RegistryOffsetStore(brokers.stores[1])
     with (
@@ -128,9 +129,9 @@ def test_offsets_of_others_expire_though_a_group_hangs(brokers: Brokers, one: Gr
         hanging(brokers, group_paths.group(GROUP), lambda: one.leave(GROUP, [Leaver(who.member_id)])),
     ):
         for now_ms in (10_000, 11_000):
-            thread.submit(retention.check, TimestampMs(now_ms)).result(WAIT_S / 4)
+            thread.submit(retention.check, TimestampMs(now_ms)).result(scaled(WAIT_S / 4))
         assert [group for group in others if offsets.fetch(group)] == []
-        thread.submit(retention.check_again, TimestampMs(11_001)).result(WAIT_S / 4)
+        thread.submit(retention.check_again, TimestampMs(11_001)).result(scaled(WAIT_S / 4))
         assert GROUP not in one.noted_empty()
     wait_until(lambda: one.describe(GROUP).state == "Empty", WAIT_S, "its member has left")
     retention.check_again(TimestampMs(11_002))
@@ -151,7 +152,7 @@ def test_others_move_though_a_group_hangs(brokers: Brokers, one: GroupCoordinato
         ThreadPoolExecutor(1) as thread,
         hanging(brokers, group_paths.group(busy), lambda: one.sync(busy, sync)),
     ):
-        thread.submit(brokers.keep, 1, after_ms=keeper.SETTLE_MS).result(WAIT_S / 4)
+        thread.submit(brokers.keep, 1, after_ms=keeper.SETTLE_MS).result(scaled(WAIT_S / 4))
         claims = {name: read_claim(brokers.stores[2], name).claim.broker for name in names}
         assert [name for name, broker in claims.items() if broker == 1] == [busy]
     brokers.keep(1)
@@ -174,5 +175,5 @@ def test_others_are_let_go_of_though_a_group_hangs(brokers: Brokers, one: GroupC
         hanging(brokers, group_paths.group(GROUP), lambda: one.sync(GROUP, sync)),
     ):
         brokers.keep(2, 3)
-        thread.submit(brokers.keep, 1, after_ms=keeper.LOOK_MS).result(WAIT_S / 4)
-        assert all(isinstance(answer.exception(WAIT_S), NotCoordinator) for answer in waiting)
+        thread.submit(brokers.keep, 1, after_ms=keeper.LOOK_MS).result(scaled(WAIT_S / 4))
+        assert all(isinstance(answer.exception(scaled(WAIT_S)), NotCoordinator) for answer in waiting)

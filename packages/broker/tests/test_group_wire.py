@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit.machine import scaled
 from kit.node import Node
 from kit.wire import request
 from raylog.broker.groups.classic.described import DescribedGroup, DescribedMember
@@ -78,7 +79,7 @@ def node(tmp_path: Path, groups: Recorded) -> Iterator[Node]:
 def ask(node: Node, api: str, version: int, **values: Any) -> Any:
     reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT", HOST))
     if isinstance(reply, DelayedReply):
-        assert reply.wait(10.0)
+        assert reply.wait(scaled(10.0))
         reply = reply.finish()
     assert isinstance(reply, bytes)
     return decode_response(KEYS[api], version, reply)[1]

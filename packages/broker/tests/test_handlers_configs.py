@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit.machine import scaled
 from kit.node import BROKER, Node
 from kit.node_calls import ask
 from kit.topics import stored_configs
@@ -380,7 +381,7 @@ def test_a_change_returns_once_this_broker_knows_it(node: Node) -> None:
     changing.join(0.1)
     assert changing.is_alive(), "the controller has not told yet"
     node.create_topic("t", config={"flush.ms": "1"})
-    changing.join(30)
+    changing.join(scaled(30))
     assert not changing.is_alive()
     assert overrides(node) == {"flush.ms": "1"}
 

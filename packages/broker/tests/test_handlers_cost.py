@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import Node
 from kit.wire import request
 from raylog.broker.handlers import TABLE, ApiRow
@@ -262,7 +263,7 @@ def finished(node: Node, frame: bytes) -> int:
     """Have the request answered; the size of the answer."""
     reply = node.answer(frame[4:], Connection("PLAINTEXT"))
     if isinstance(reply, DelayedReply):
-        assert reply.wait(30)
+        assert reply.wait(scaled(30))
         reply = reply.finish()
     if isinstance(reply, bytes):
         return len(reply)

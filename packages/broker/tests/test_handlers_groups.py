@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit.machine import scaled
 from kit.node import Node
 from kit.topics import drop_topic, put_topic
 from kit.waiting import wait_until
@@ -58,7 +59,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def ask(node: Node, api: str, version: int, **values: Any) -> Any:
     reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
     if isinstance(reply, DelayedReply):
-        assert reply.wait(TIMEOUT_S)
+        assert reply.wait(scaled(TIMEOUT_S))
         reply = reply.finish()
     assert isinstance(reply, bytes)
     return decode_response(KEYS[api], version, reply)[1]
@@ -87,10 +88,10 @@ def join(node: Node, *topics: str, group: GroupId = GROUP) -> Who:
     """One member, which has its assignment."""
     wants = (Protocol("range", consumer_protocol.encode_subscription(topics)),)
     joining = Join(NO_MEMBER, None, "client", "/host", 60_000, 60_000, "consumer", wants, needs_id=False)
-    joined = node.groups.join(group, joining).result(TIMEOUT_S)
+    joined = node.groups.join(group, joining).result(scaled(TIMEOUT_S))
     assert isinstance(joined, Joined)
     who = Who(joined.member_id, joined.generation)
-    node.groups.sync(group, Sync(who, ((who.member_id, b"all"),))).result(TIMEOUT_S)
+    node.groups.sync(group, Sync(who, ((who.member_id, b"all"),))).result(scaled(TIMEOUT_S))
     return who
 
 
@@ -409,7 +410,7 @@ def test_any_rebalance_timeout_is_stored_so_that_it_can_be_read(node: Node, wait
         other = pool.submit(joins, 3, rebalance_timeout=timedelta(milliseconds=wait_ms))
         wait_until(lambda: node.groups.describe(GROUP).state == "PreparingRebalance", TIMEOUT_S, "the other joins")
         leader = joins(0, patient)
-        assert other.result(TIMEOUT_S).error_code == 0
+        assert other.result(scaled(TIMEOUT_S)).error_code == 0
     assignments = [{"member_id": each.member_id, "assignment": b"share"} for each in leader.members]
     me = {"generation_id": leader.generation_id, "member_id": leader.member_id}
     assert ask(node, "SyncGroup", 3, group_id=GROUP, assignments=assignments, **me).error_code == 0

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit.machine import scaled
 from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
@@ -409,7 +410,7 @@ class Later:
         wait_until(lambda: node.delayed.waiting > before or self.result, 5, "the fetch waits")
 
     def finish(self) -> FetchResponse[memoryview]:
-        self.thread.join(10)
+        self.thread.join(scaled(10))
         assert self.result is not None, "the fetch still waits"
         return self.result
 

@@ -14,6 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.faulty_files import FailingFileSystem
+from kit.machine import scaled
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import produce_request, request
@@ -49,7 +50,7 @@ def node(tmp_path: Path, fs: FailingFileSystem) -> Iterator[Node]:
 def ask(node: Node, key: int, version: int, **values: Any) -> Any:
     reply = node.answer(request(key, version, **values)[4:])
     if isinstance(reply, DelayedReply):
-        while not reply.wait(WAIT_S):
+        while not reply.wait(scaled(WAIT_S)):
             pass
         reply = reply.finish()
     assert isinstance(reply, bytes)
@@ -158,7 +159,7 @@ def test_a_deletion_waits_for_the_in_sync_replicas(node: Node) -> None:
     fetched(3, 1)
     assert (answers, node.ports.deletes.waiting) == ([], 1), "the follower still has a record that was to be deleted"
     fetched(3, 2)
-    later.join(WAIT_S)
+    later.join(scaled(WAIT_S))
     assert answers == [(2, ErrorCode.none)], "woken by the fetch, long before the request's timeout"
     assert node.ports.deletes.waiting == 0
     node.create_topic("r", replicas=(1, 2), isr=(1,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.net.threads import MAX_WAITING, Threads
 from raylog.coordination.host.loops import Loops
@@ -20,12 +21,12 @@ def test_jobs_run_at_the_same_time_and_their_threads_are_used_again() -> None:
 
     def job() -> None:
         used.add(threading.current_thread())
-        all_there.wait(10)
+        all_there.wait(scaled(10))
 
     for _ in range(3):
         for _ in range(4):
             threads.run(job)
-        all_there.wait(10)
+        all_there.wait(scaled(10))
         wait_until(lambda: threads.waiting == 4, 10, "all four wait for work")
     assert len(used) == 4
     assert used == named("reused")
@@ -36,13 +37,13 @@ def test_threads_that_wait_too_long_or_are_too_many_end() -> None:
     count = MAX_WAITING + 10
     all_there = threading.Barrier(count + 1)
     for _ in range(count):
-        threads.run(lambda: all_there.wait(10) and None)
+        threads.run(lambda: all_there.wait(scaled(10)) and None)
     assert len(named("ending")) == count
-    all_there.wait(10)
+    all_there.wait(scaled(10))
     wait_until(lambda: not named("ending"), 10, "all have ended")
     done = threading.Event()
     threads.run(done.set)
-    assert done.wait(10)
+    assert done.wait(scaled(10))
 
 
 def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
@@ -74,5 +75,5 @@ def test_job_that_raises_is_told_and_ends_no_thread() -> None:
     assert loops.troubles() == {"raising": "ValueError: not foreseen"}
     done = threading.Event()
     threads.run(done.set)
-    assert done.wait(10)
+    assert done.wait(scaled(10))
     assert len(named("raising")) == 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kit.machine import scaled
 from kit.stores import Contended
 from kit.topics import forget_offsets, put_topic, replace_topic
 from kit.waiting import wait_until
@@ -98,8 +99,8 @@ def test_what_members_of_a_group_commit_meanwhile_is_one_write(world: World) -> 
     answers = [world.submit({tp(index): at(index)}, fence=[Check("/state", 0)]) for index in range(20)]
     answers.append(world.submit({tp(0): at(5)}, OTHER))
     with world.running():
-        assert [answer.result(5) for answer in answers[:20]] == [{tp(index): None} for index in range(20)]
-        assert answers[20].result(5) == {tp(0): None}
+        assert [answer.result(scaled(5)) for answer in answers[:20]] == [{tp(index): None} for index in range(20)]
+        assert answers[20].result(scaled(5)) == {tp(0): None}
     assert world.store.multis == 2
     assert world.offsets.fetch(GROUP) == {tp(index): at(index) for index in range(20)}
     assert world.offsets.fetch(OTHER) == {tp(0): at(5)}
@@ -108,7 +109,7 @@ def test_what_members_of_a_group_commit_meanwhile_is_one_write(world: World) -> 
 def test_of_two_commits_for_a_partition_the_later_stands(world: World) -> None:
     first, second = world.submit({tp(0): at(5)}), world.submit({tp(0): at(6)})
     with world.running():
-        assert first.result(5) == second.result(5) == {tp(0): None}
+        assert first.result(scaled(5)) == second.result(scaled(5)) == {tp(0): None}
     assert world.offsets.fetch(GROUP) == {tp(0): at(6)}
 
 
@@ -131,8 +132,8 @@ def test_a_rebalance_right_before_the_write_keeps_the_old_generation_out(world: 
     current = world.submit_asking({tp(1): at(6)}, lambda: [Check("/state", version)])
     with world.running():
         with pytest.raises(IllegalGeneration):
-            late.result(5)
-        assert current.result(5) == {tp(1): None}
+            late.result(scaled(5))
+        assert current.result(scaled(5)) == {tp(1): None}
     assert world.offsets.fetch(GROUP) == {tp(1): at(6)}
     assert world.lost == []
 
@@ -143,8 +144,8 @@ def test_another_coordinator_is_noticed_by_its_writes(world: World) -> None:
     other = world.submit({tp(0): at(7)}, OTHER)
     with world.running():
         with pytest.raises(NotCoordinator, match="readers"):
-            fenced.result(5)
-        assert other.result(5) == {tp(0): None}
+            fenced.result(scaled(5))
+        assert other.result(scaled(5)) == {tp(0): None}
     assert world.lost == [GROUP]
     assert world.offsets.fetch(GROUP) == {}
 
@@ -158,7 +159,7 @@ def test_a_group_that_never_rests_is_given_up_in_the_end(world: World) -> None:
     world.store.happens = moves_on
     chased = world.submit_asking({tp(0): at(5)}, lambda: [Check("/state", next(versions))])
     with world.running(), pytest.raises(NotCoordinator):
-        chased.result(5)
+        chased.result(scaled(5))
     assert world.offsets.fetch(GROUP) == {}
 
 
@@ -172,7 +173,7 @@ def test_an_offset_that_is_deleted_meanwhile_is_made_anew(world: World) -> None:
     world.store.happens = deletes
     answer = world.submit({tp(0): at(2), tp(1): at(2)})
     with world.running():
-        assert answer.result(5) == {tp(0): None, tp(1): None}
+        assert answer.result(scaled(5)) == {tp(0): None, tp(1): None}
     assert world.offsets.fetch(GROUP) == {tp(0): at(2), tp(1): at(2)}
 
 
@@ -188,10 +189,10 @@ def test_an_offset_that_always_fails_is_answered_alone(world: World) -> None:
     world.store.happens = plays
     bad, good = world.submit({tp(0): at(2), tp(1): at(2)}), world.submit({tp(2): at(3)})
     with world.running():
-        results = bad.result(5)
+        results = bad.result(scaled(5))
         assert results[tp(0)] is None
         assert "flights-1" in str(results[tp(1)])
-        assert good.result(5) == {tp(2): None}
+        assert good.result(scaled(5)) == {tp(2): None}
     fetched = world.offsets.fetch(GROUP, [tp(0), tp(2)])
     assert fetched == {tp(0): at(2), tp(2): at(3)}
 
@@ -201,8 +202,8 @@ def test_without_the_store_members_hear_so_and_later_ones_are_served(world: Worl
     in_doubt = world.submit({tp(0): at(2)})
     with world.running():
         with pytest.raises(CoordinatorNotAvailable, match="may not have been committed"):
-            in_doubt.result(5)
-        assert world.submit({tp(0): at(3)}).result(5) == {tp(0): None}
+            in_doubt.result(scaled(5))
+        assert world.submit({tp(0): at(3)}).result(scaled(5)) == {tp(0): None}
     assert world.lost == []
 
 
@@ -225,15 +226,15 @@ def raising(error: BaseException) -> Callable[[], Sequence[Op]]:
 def test_commit_is_answered_when_the_thread_meets_a_defect(world: World) -> None:
     with world.running():
         with pytest.raises(CoordinatorNotAvailable, match="may not have been committed: not foreseen"):
-            world.submit_asking({tp(0): at(5)}, raising(ValueError("not foreseen"))).result(5)
-        assert world.submit({tp(0): at(6)}).result(5) == {tp(0): None}
+            world.submit_asking({tp(0): at(5)}, raising(ValueError("not foreseen"))).result(scaled(5))
+        assert world.submit({tp(0): at(6)}).result(scaled(5)) == {tp(0): None}
 
 
 def test_commit_is_refused_when_its_thread_is_gone_others_serve(world: World) -> None:
     with world.running():
         with pytest.raises(CoordinatorNotAvailable):
-            world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(5)
-        assert world.submit({tp(0): at(6)}).result(5) == {tp(0): None}
+            world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(scaled(5))
+        assert world.submit({tp(0): at(6)}).result(scaled(5)) == {tp(0): None}
     assert "offset-committer" in world.loops.failure
 
 
@@ -241,7 +242,7 @@ def test_commits_are_refused_at_the_end_when_all_threads_are_gone(world: World) 
     with world.running():
         for _ in range(THREADS):
             with pytest.raises(CoordinatorNotAvailable):
-                world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(5)
+                world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(scaled(5))
         wait_until(lambda: not world.loops.names(), 5, "they are gone")
         left = world.submit({tp(0): at(6)})
     with pytest.raises(CoordinatorNotAvailable, match="the broker stops"):
@@ -257,19 +258,19 @@ def test_slow_write_holds_up_no_other_group_and_keeps_the_order(world: World) ->
 
     def hang() -> Sequence[Op]:
         hung.release()
-        assert goes_on.wait(30)
+        assert goes_on.wait(scaled(30))
         return ()
 
     with world.running():
         first = [world.submit_asking({tp(0): at(1)}, hang, group) for group in slow]
         for _ in slow:
-            assert hung.acquire(timeout=5)
+            assert hung.acquire(timeout=scaled(5))
         later = [world.submit({tp(0): at(2)}, group) for group in slow]
         for group in others:
-            assert world.submit({tp(0): at(3)}, group).result(5) == {tp(0): None}
+            assert world.submit({tp(0): at(3)}, group).result(scaled(5)) == {tp(0): None}
         assert not any(answer.done() for answer in first + later)
         goes_on.set()
-        assert [answer.result(5) for answer in first + later] == [{tp(0): None}] * 2 * len(slow)
+        assert [answer.result(scaled(5)) for answer in first + later] == [{tp(0): None}] * 2 * len(slow)
     assert all(world.offsets.fetch(group) == {tp(0): at(2)} for group in slow)
 
 
@@ -283,6 +284,6 @@ def test_commit_for_former_topic_holds_up_none_for_the_new_one(world: World, old
         for topic in ((old, new) if old_is_first else (new, old))
     }
     with world.running():
-        assert answers[new].result(10) == {tp(0): None}
-        assert isinstance(answers[old].result(10)[tp(0)], UnknownTopicOrPartition)
+        assert answers[new].result(scaled(10)) == {tp(0): None}
+        assert isinstance(answers[old].result(scaled(10))[tp(0)], UnknownTopicOrPartition)
     assert world.offsets.fetch(GROUP) == {tp(0): at(7)}

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import registered_store
 from kit.stores import Counting, Interrupted
 from kit.topics import drop_topic, put_topic
@@ -99,7 +100,7 @@ class World:
 
     def commit(self, offsets: dict[TopicPartition, CommittedOffset], who: Identity = NOBODY) -> None:
         topics = {name: self.state.topics[name].id for name in {tp.topic for tp in offsets}}
-        results = self.coordinator.commit_offsets(GROUP, who, offsets, topics).result(10)
+        results = self.coordinator.commit_offsets(GROUP, who, offsets, topics).result(scaled(10))
         assert results == dict.fromkeys(offsets)
 
     def delete_topic(self, name: TopicName) -> None:
@@ -116,10 +117,10 @@ class World:
     def join(self, *topics: TopicName) -> Identity:
         """The group's only member, which reads these."""
         joined: Future[Joined | MemberIdIs] = self.coordinator.join(GROUP, self.wishes(*topics))
-        member = joined.result(10)
+        member = joined.result(scaled(10))
         assert isinstance(member, Joined)
         who = Identity(member.member_id, member.generation)
-        self.coordinator.sync(GROUP, Sync(who, ((member.member_id, b""),))).result(10)
+        self.coordinator.sync(GROUP, Sync(who, ((member.member_id, b""),))).result(scaled(10))
         return who
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.handlers.context import CloseConnection
@@ -69,7 +70,7 @@ class Waiter:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        self._thread.join(10)
+        self._thread.join(scaled(10))
         assert self.is_over
 
 

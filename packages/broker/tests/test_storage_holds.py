@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf
 from kit.slow_files import StuckDisk
 from raylog.broker.config import topic_settings
@@ -114,7 +115,7 @@ class Churn:
     def end(self) -> None:
         self.stopping.set()
         for thread in self._threads:
-            thread.join(WAIT_S)
+            thread.join(scaled(WAIT_S))
             assert not thread.is_alive()
 
     def remake(self) -> None:
@@ -209,12 +210,12 @@ def test_retention_stopped_by_deletion_leaks_no_file(tmp_path: Path, operation: 
     disk.stick(operation)
     retaining = threading.Thread(target=enforce_retention, args=(log, NOW, 0), daemon=True)
     retaining.start()
-    assert disk.met.wait(WAIT_S)
+    assert disk.met.wait(scaled(WAIT_S))
     deleting = threading.Thread(target=shelf.dirs.delete, args=(TP,), daemon=True)
     deleting.start()
     disk.gate.set()
     for thread in (retaining, deleting):
-        thread.join(WAIT_S)
+        thread.join(scaled(WAIT_S))
         assert not thread.is_alive()
     assert not shelf.dirs.offline()
     assert [path for path in open_files(tmp_path) if ".log" in path] == []

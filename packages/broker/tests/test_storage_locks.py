@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.partitions import NOW, Shelf, append, batch, open_shelf
 from kit.slow_files import MeasuredLock, SlowDisk, StuckDisk
 from raylog.broker.storage.disk.files import RealFileSystem
@@ -98,13 +99,13 @@ def test_appends_and_reads_go_on_while_records_are_deleted(tmp_path: Path, opera
     appending = threading.Thread(target=lambda: done.append(append(shelf.partition, b"more")), daemon=True)
     try:
         deleting.start()
-        assert disk.met.wait(WAIT_S)
+        assert disk.met.wait(scaled(WAIT_S))
         appending.start()
-        appending.join(WAIT_S)
+        appending.join(scaled(WAIT_S))
         assert done == [COUNT], "the append waited for the disk"
         assert shelf.partition.offset_for_timestamp(TimestampMs(0)) == (COUNT - 3, NOW + COUNT - 3, 0)
     finally:
         disk.gate.set()
-        deleting.join(WAIT_S)
+        deleting.join(scaled(WAIT_S))
     assert not deleting.is_alive()
     shelf.dirs.close()

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from kit.machine import scaled
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
 from raylog.broker.partition.partition import Partition
 from raylog.broker.storage.log.cleaning import enforce_retention
@@ -97,7 +98,7 @@ class Gap:
             work, self._work = self._work, None
             other = threading.Thread(target=work)
             other.start()
-            other.join(10)
+            other.join(scaled(10))
 
 
 @pytest.mark.parametrize("end", [0, 2])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
+from kit.machine import scaled
 from kit.partitions import NOW, Shelf, append, open_shelf, values
 from kit.waiting import wait_until
 from raylog.broker.partition.partition import Partition
@@ -151,7 +152,7 @@ def test_it_keeps_to_its_rate_and_ends_when_it_is_told() -> None:
         wait_until(lambda: unread_bytes(scrub.log) < before, WAIT_S, "the first segment is read")
     finally:
         stopping.set()
-        thread.join(WAIT_S)
+        thread.join(scaled(WAIT_S))
     assert not thread.is_alive()
     assert unread_bytes(scrub.log) > before / 2, "the next one would have been due minutes later"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.partitions import NOW, TP, Shelf, append, open_shelf
 from raylog.broker.net.transmit import SendFailed, limit_sends, transmit
 from raylog.broker.storage.disk.files import FileSlice
@@ -77,7 +78,7 @@ def slow_reader() -> Iterator[tuple[socket.socket, socket.socket]]:
     with sender, reader:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         limit_sends(sender, 5)
-        reader.settimeout(5)
+        reader.settimeout(scaled(5))
         yield sender, reader
 
 
@@ -93,7 +94,7 @@ def test_a_slow_send_ends_and_sends_nothing_else(
 
     def send(sender: socket.socket, data: FileSlice) -> None:
         try:
-            ended.append(transmit(sender, [b"head", data], timeout=30))
+            ended.append(transmit(sender, [b"head", data], timeout=scaled(30)))
         except SendFailed as error:
             ended.append(error)
         finally:
@@ -110,7 +111,7 @@ def test_a_slow_send_ends_and_sends_nothing_else(
         change(shelf)
         rest = [b"".join(iter(lambda reader=reader: reader.recv(1 << 16), b"")) for _, reader in pairs]
         for thread in threads:
-            thread.join(10)
+            thread.join(scaled(10))
             assert not thread.is_alive()
     whole = 0
     for start, end, truth in zip(begun, rest, expected, strict=True):

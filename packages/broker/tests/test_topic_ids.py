@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.machine import scaled
 from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
@@ -114,7 +115,7 @@ def test_waiting_fetch_by_id_does_not_read_a_topic_made_meanwhile(node: Node) ->
         wait_until(lambda: node.delayed.waiting, 10.0, "the fetch waits")
         replaced_with_records(node)()
     finally:
-        waiting.join(20.0)
+        waiting.join(scaled(20.0))
     [found] = results
     assert ErrorCode(found.error_code) is ErrorCode.unknown_topic_id
     assert not found.records
@@ -126,7 +127,7 @@ def test_waiting_produce_by_id_is_not_acknowledged_by_another_topic(node: Node) 
     assert not isinstance(reply, bytes | None)
     node.replace_topic("t")
     append(node, OTHER)
-    assert reply.wait(10.0)  # type: ignore[union-attr]
+    assert reply.wait(scaled(10.0))  # type: ignore[union-attr]
     data = reply.finish()  # type: ignore[union-attr]
     produced = parse_produce_response(13, data)[1].topics[0].partitions[0]
     assert ErrorCode(produced.error_code) is ErrorCode.not_leader_or_follower

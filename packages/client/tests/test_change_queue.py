@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from kit.machine import scaled
 from raylog.client.groups.change_queue import ChangeQueue
 from raylog.client.groups.changes import Began, Ceased, Dropped
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
@@ -79,7 +80,7 @@ def test_who_waits_is_woken_and_so_is_his_selector() -> None:
     assert not changes.wait(0)
     teller = threading.Thread(target=changes.tell, args=(Began(TP, None), 1))
     teller.start()
-    assert changes.wait(10)
+    assert changes.wait(scaled(10))
     teller.join()
     assert woken.is_set()
     assert changes.wait(0), "until it is taken"

@@ -6,6 +6,7 @@ from threading import Thread
 
 import pytest
 
+from kit.machine import scaled
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Deliveries, Delivery, delivers_here
 from raylog.protocol.errors import MessageTooLarge
 
@@ -45,7 +46,7 @@ def test_waiting_ends_with_the_outcome_or_the_time() -> None:
     waiter = Thread(target=delivery.result)
     waiter.start()
     outcome.succeed(0)
-    waiter.join(10)
+    waiter.join(scaled(10))
     assert not waiter.is_alive()
 
 
@@ -94,7 +95,7 @@ def test_what_a_callback_raises_ends_no_thread_that_delivers(
 
     thread = Thread(target=deliver)
     thread.start()
-    thread.join(10)
+    thread.join(scaled(10))
     assert went_on == [True]
     assert [record.getMessage() for record in caplog.records] == ["a delivery callback for t-3 raised"] * 2
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kit.interrupts import struck
+from kit.machine import scaled
 from raylog.client.groups.change_queue import ChangeQueue
 from raylog.client.latch import Latch
 from raylog.client.network.guards import OneUser
@@ -19,7 +20,7 @@ STRIKES = 50
 def ends_in_another_thread(call: object) -> bool:
     thread = threading.Thread(target=call, daemon=True)  # type: ignore[arg-type]
     thread.start()
-    thread.join(WAIT_S)
+    thread.join(scaled(WAIT_S))
     return not thread.is_alive()
 
 
@@ -54,7 +55,7 @@ def test_latch_wakes_all_who_wait_and_whoever_comes_later() -> None:
     known.set()
     known.set()
     for thread in waiting:
-        thread.join(WAIT_S)
+        thread.join(scaled(WAIT_S))
         assert not thread.is_alive()
     assert known.wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from threading import Event
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client.ranges.host_addresses import HostAddresses
 
@@ -28,7 +29,7 @@ def test_silent_name_server_holds_nobody_up() -> None:
 
     def look_up(host: str) -> str:
         asked.append(host)
-        answer.wait(60.0)
+        answer.wait(scaled(60.0))
         return "10.0.0.1"
 
     addresses = HostAddresses(look_up, wait_s=0.05)

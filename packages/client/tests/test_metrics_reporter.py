@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
 from raylog.client.telemetry.metrics import Metric
@@ -37,7 +38,7 @@ def test_the_callback_gets_the_metrics_again_and_again_until_it_is_stopped() -> 
     heard: SimpleQueue[dict[str, float]] = SimpleQueue()
     client = Client()
     telling = reporter(client, heard.put)
-    assert [heard.get(timeout=PATIENCE_S) for _ in range(3)] == [{"record-send-total": 7}] * 3
+    assert [heard.get(timeout=scaled(PATIENCE_S)) for _ in range(3)] == [{"record-send-total": 7}] * 3
     telling.stop()
     assert telling.is_over
 
@@ -55,7 +56,7 @@ def test_a_callback_that_raises_is_told_once_and_called_again(
     client = Client()
     telling = reporter(client, raising)
     for _ in range(5):
-        calls.get(timeout=PATIENCE_S)
+        calls.get(timeout=scaled(PATIENCE_S))
     telling.stop()
     [line] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.getMessage() == "producer mine: stats_cb raised; it is called again all the same"

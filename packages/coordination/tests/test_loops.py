@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.coordination.host.loops import FAILING_FOR_S, Loops
 
@@ -55,7 +56,7 @@ def test_step_that_raises_is_told_and_tried_again() -> None:
     steps = script(True, OSError("full"), OSError("full"), True, False)
     loop = loops.loop("saver", steps, mend=lambda error: mended.append(str(error)))
     loop.start()
-    loop.join(10)
+    loop.join(scaled(10))
     assert not loop.is_alive
     assert loops.failures() == {"saver": 2}
     assert told.failed_ == [("saver", "full", 1)]  # the same again is not news
@@ -73,7 +74,7 @@ def test_mend_that_raises_does_not_end_the_thread() -> None:
     loops = Loops(told := Told())
     loop = loops.loop("mended", script(OSError("bad"), False), mend=mend)
     loop.start()
-    loop.join(10)
+    loop.join(scaled(10))
     assert [error for _, error, _ in told.failed_] == ["bad", "worse"]
     assert told.gone_ == []
 
@@ -82,7 +83,7 @@ def test_report_that_raises_does_not_end_the_thread() -> None:
     loops = Loops(told := Full())
     loop = loops.loop("logged", script(OSError("bad"), False))
     loop.start()
-    loop.join(10)
+    loop.join(scaled(10))
     assert told.recovered_ == [("logged", 1)]
     assert loops.failures() == {"logged": 1}
 
@@ -93,7 +94,7 @@ def test_loop_that_ends_by_no_exception_is_gone_and_seen() -> None:
     loops = Loops(told := Told(), on_gone=ends.put)
     loop = loops.loop("exits", script(True, SystemExit(3)), finish=finished.set)
     loop.start()
-    assert ends.get(timeout=10) == "thread exits has ended by SystemExit: 3"
+    assert ends.get(timeout=scaled(10)) == "thread exits has ended by SystemExit: 3"
     assert finished.is_set()
     assert loops.failure == "thread exits has ended by SystemExit: 3"
     assert loops.troubles() == {"exits": loops.failure}
@@ -106,7 +107,7 @@ def test_loop_that_is_not_vital_ends_alone() -> None:
     loops = Loops(told := Told(), on_gone=ends.append)
     loop = loops.loop("helper", script(SystemExit()), vital=False)
     loop.start()
-    loop.join(10)
+    loop.join(scaled(10))
     assert loops.failure == ""
     assert ends == []
     assert "helper" in loops.troubles()
@@ -123,7 +124,7 @@ def test_stop_ends_a_pause_and_a_step_that_fails() -> None:
     wait_until(lambda: loops.failures()["failing"] >= 2, 10, "it fails")
     assert loops.troubles() == {"failing": "OSError: for ever"}
     loop.stop()
-    loop.join(10)
+    loop.join(scaled(10))
     assert not loop.is_alive
 
 
@@ -156,7 +157,7 @@ def test_hook_makes_a_step_fail() -> None:
     loops = Loops(Told(), before_step=hook)
     loop = loops.loop("hooked", script(False))
     loop.start()
-    loop.join(10)
+    loop.join(scaled(10))
     assert loops.failures() == {"hooked": 1}
 
 
@@ -165,6 +166,6 @@ def test_task_that_raises_is_told_and_over() -> None:
         raise OSError("bad")
 
     loops = Loops(told := Told())
-    loops.once("task", task).join(10)
+    loops.once("task", task).join(scaled(10))
     assert told.failed_ == [("task", "bad", 1)]
     assert told.gone_ == []

@@ -11,6 +11,7 @@ from kit.churn.deletes import delete_records
 from kit.churn.groups import ClientsOfOneLife
 from kit.churn.readers import bounds_at_leader
 from kit.churn.world import ChurnThread, Unanswered, World
+from kit.machine import scaled_ms
 from kit.waiting import wait_until
 from raylog.client.admin import Admin
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
@@ -44,7 +45,11 @@ class Actions(ChurnThread):
         """The broker that was killed and is to be started again."""
         self._again_after = 0
         self.leave_before_deletion: list[ClientsOfOneLife] = []
-        self.admin = Admin(world.cluster.bootstrap_servers, request_timeout_ms=15_000, default_api_timeout_ms=60_000)
+        self.admin = Admin(
+            world.cluster.bootstrap_servers,
+            request_timeout_ms=scaled_ms(15_000),
+            default_api_timeout_ms=scaled_ms(60_000),
+        )
         self._choices: list[tuple[Callable[[], bool], int]] = [
             (self.delete_records, 8),
             (self.renew_topic, 5),

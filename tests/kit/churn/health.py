@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from kit.churn.world import World
+from kit.machine import scaled_ms
 from raylog.client.admin import Admin
 from raylog.protocol.errors import RaylogError
 
@@ -72,7 +73,7 @@ def deleted_files(world: World) -> dict[int, list[str]]:
 def offline_directories(world: World) -> list[str]:
     """What DescribeLogDirs tells of directories that cannot be used."""
     found = []
-    with Admin(world.cluster.bootstrap_servers, request_timeout_ms=15_000) as admin:
+    with Admin(world.cluster.bootstrap_servers, request_timeout_ms=scaled_ms(15_000)) as admin:
         for broker in world.cluster.running:
             try:
                 directories = admin.describe_log_dirs(broker)

@@ -19,6 +19,7 @@ from kit.churn.readers import RandomFetcher, SessionReader, bounds_at_leader, no
 from kit.churn.topics import Log
 from kit.churn.world import ChurnThread, Unanswered, WatchedCluster, World
 from kit.history_checker import Judgement, check
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.protocol.records import decode_batches
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -150,7 +151,7 @@ def churn(root: Path, *, seconds: float, seed: int) -> Report:
                 member.finish()
             for thread in (*threads, *members):
                 if thread.is_alive():
-                    thread.join(STOP_S)
+                    thread.join(scaled(STOP_S))
             actions.connections.close()
             actions.admin.close()
             world.faults[:0] = logs.bad()  # more of a cause than what clients were told of it

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from kit.churn.topics import Log, Topics
 from kit.history import Recorder
+from kit.machine import scaled
 from kit.replicated import ReplicatedCluster
 from kit.wire import WireClient
 from raylog.protocol.errors import ErrorCode
@@ -136,7 +137,7 @@ class Connections:
         try:
             client = self._clients.get(broker)
             if client is None:
-                client = self._clients[broker] = WireClient(self._world.addresses[broker], timeout_s=ANSWER_S)
+                client = self._clients[broker] = WireClient(self._world.addresses[broker], timeout_s=scaled(ANSWER_S))
             return call(client)
         except TimeoutError as error:
             self.drop(broker)
