@@ -64,7 +64,7 @@ class InProcessCluster(Opened):
         racks: Sequence[str] = (),
         overrides: Mapping[int, Mapping[str, str]] | None = None,
         fs: FileSystem | None = None,
-        session_timeout_ms: int = 6_000,
+        session_timeout_ms: int = scaled_ms(6_000),
         zookeeper: str | None = None,
     ) -> None:
         """``config``: broker settings as text, the same for all brokers; ``racks``: of each broker, none without;

@@ -81,7 +81,7 @@ class ReplicatedCluster(Opened):
         *,
         brokers: int = 3,
         config: Mapping[str, str] | None = None,
-        session_ms: int = 2_000,
+        session_ms: int = scaled_ms(2_000),
         notes_syncs: bool = False,
         network: Network | None = None,
     ) -> None:
@@ -313,7 +313,7 @@ class ReplicatedCluster(Opened):
         """A session of the test's own, once it is connected: after an outage it comes back when it comes."""
         store = self._store
         if store is None:
-            store = self._store = ZkStore(self.zookeeper.address, session_timeout_ms=20_000)
+            store = self._store = ZkStore(self.zookeeper.address, session_timeout_ms=scaled_ms(20_000))
             store.start()
         wait_until(lambda: store.session_state is SessionState.CONNECTED, WAIT_S, "the test's session is connected")
         return store

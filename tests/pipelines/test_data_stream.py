@@ -29,8 +29,8 @@ from raylog.protocol.records import Record
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 WAIT_S = 60.0
-SESSION_MS = 3_000
-IDLE_MS = 2_000
+SESSION_MS = scaled_ms(3_000)
+IDLE_MS = scaled_ms(2_000)
 
 
 class World:

@@ -163,7 +163,7 @@ def test_a_broker_whose_id_was_taken_says_so_until_it_is_free(tmp_path: Path) ->
 
 
 def test_without_the_store_the_lease_lapses_and_the_broker_refuses(tmp_path: Path) -> None:
-    with InProcessCluster(tmp_path, session_timeout_ms=4_000) as cluster:
+    with InProcessCluster(tmp_path, session_timeout_ms=scaled_ms(4_000)) as cluster:
         cluster.create_topic("t")
         broker = cluster.leader("t", 0)
         broker.produce("t", 0, batch(b"a"))
@@ -236,7 +236,7 @@ def test_a_log_dir_that_is_emptied_under_the_broker_goes_offline(tmp_path: Path,
 
 def test_an_append_that_outlives_the_lease_is_not_acknowledged(tmp_path: Path) -> None:
     """The lease is asked again before the reply (D9c): the write may be what took so long."""
-    with InProcessCluster(tmp_path, session_timeout_ms=4_000) as cluster, ThreadPoolExecutor(1) as pool:
+    with InProcessCluster(tmp_path, session_timeout_ms=scaled_ms(4_000)) as cluster, ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
         broker = cluster.leader("t", 0)
         [partition] = broker.partitions.led().values()

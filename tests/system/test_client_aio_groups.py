@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled_ms
 from kit.zookeeper import running_zookeeper
 from raylog.client import CommittedOffset, Producer
 from raylog.client.aio import AsyncConsumer, AsyncRebalanceListener
@@ -32,7 +33,7 @@ from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartitio
 
 LIMIT_S = 60
 CONFIG = {"auto.create.topics.enable": "false"}
-SESSION_MS = 30_000
+SESSION_MS = scaled_ms(30_000)
 FROZEN_S = 1.0
 LAG_S = 0.1
 """Longest that the event loop may be held up, beside what the machine holds up everybody."""

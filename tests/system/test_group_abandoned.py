@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.group_wire import WireMember
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from raylog.broker.groups.holding.held import read_group
@@ -18,9 +19,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 GROUP = GroupId("abandoned")
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1"}
-SESSION_MS = 2_000
+SESSION_MS = scaled_ms(2_000)
 """Of brokers with ZooKeeper."""
-MEMBER_SESSION_MS = 3_000
+MEMBER_SESSION_MS = scaled_ms(3_000)
 WAIT_S = 60.0
 
 

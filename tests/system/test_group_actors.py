@@ -24,6 +24,7 @@ import ray
 from ray import cloudpickle
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import ActorGroup, Cluster, Producer, connect, group
 from raylog.client.handlers.consumer_actor import MemberReport
@@ -39,7 +40,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTITIONS = 6
 WAIT_S = 60.0
-SESSION_S = 30.0
+SESSION_S = scaled(30.0)
 """Of members that are killed: so long that half of it is more than a busy machine needs to notice a death."""
 CARRIERS = ("AA", "B6", "UA")
 _numbers = count()

@@ -24,7 +24,7 @@ import pytest
 from kit.broker_process import BrokerProcess
 from kit.group_load import Load, finished, told_since
 from kit.group_processes import IN_DOUBT, Members
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 MEMBERS, PARTITIONS = 20, 40
 LEAST = 12
 """So many the chaos leaves."""
-SESSION_MS = 3_000
+SESSION_MS = scaled_ms(3_000)
 CHAOS_S = float(os.environ.get("RAYLOG_GROUP_CHAOS_S", "20"))
 SEED = int(os.environ.get("SEED", "5"))
 KILLS = 7
@@ -57,7 +57,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     root = tmp_path_factory.mktemp("service")
     with (
         running_zookeeper(root / "zookeeper") as zookeeper,
-        BrokerProcess(root / "broker", zookeeper.address, session_ms=6_000) as broker,
+        BrokerProcess(root / "broker", zookeeper.address, session_ms=scaled_ms(6_000)) as broker,
     ):
         address = wait_until(lambda: broker.address, WAIT_S, "the broker serves")
         yield Service("{}:{}".format(*address), zookeeper)
@@ -69,7 +69,7 @@ def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -
     seconds, moved = [], 0
     with (
         Load(service.servers, topic, PARTITIONS) as load,
-        Members(tmp_path, service.servers, topic, group, session_ms=20_000) as members,
+        Members(tmp_path, service.servers, topic, group, session_ms=scaled_ms(20_000)) as members,
     ):
         members.start(MEMBERS)
         members.wait_stable(PARTITIONS)
@@ -271,7 +271,7 @@ def test_what_a_change_costs_grows_with_the_members_no_faster(service: Service, 
         partitions = 2 * size
         with Admin(service.servers) as admin:
             admin.create_topic(topic, partitions)
-        with Members(tmp_path / group, service.servers, topic, group, session_ms=20_000) as members:
+        with Members(tmp_path / group, service.servers, topic, group, session_ms=scaled_ms(20_000)) as members:
             members.start(size)
             members.wait_stable(partitions)
             meter = Meter(service.zookeeper.address)

@@ -42,7 +42,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 WAIT_S = 30.0
-SESSION_MS = 10_000
+SESSION_MS = scaled_ms(10_000)
 """No test waits for its end, and no stall of the machine may end it: several prove that nothing was lost."""
 
 
@@ -520,7 +520,7 @@ def test_who_does_not_poll_is_put_out_and_comes_back_by_polling(world: World) ->
 def test_nothing_is_handed_out_when_the_lease_has_lapsed(world: World) -> None:
     """ZooKeeper is stopped for longer than the lease lasts, but shorter than the session."""
     topic = world.topic(records=100)
-    with world.consumer(topic, "lease", session_timeout_ms=8_000) as consumer:
+    with world.consumer(topic, "lease", session_timeout_ms=scaled_ms(8_000)) as consumer:
         wait_until(lambda: values_of(consumer, max_records=1), WAIT_S, "a record")
         jvm = world.zookeeper.jvm
         assert jvm is not None
@@ -538,7 +538,7 @@ def test_lapsed_lease_asks_brokers_no_more_often_than_they_may_wait(world: World
     """One partition's records are here and may not be handed out; the others, of the same broker, are empty."""
     topic = world.topic(partitions=6)
     world.fill(topic, range(0, 600, 6), 6)
-    config = {"session_timeout_ms": 3_000, "fetch_max_wait_ms": 250}  # brokers' leases last longer
+    config = {"session_timeout_ms": scaled_ms(3_000), "fetch_max_wait_ms": 250}  # brokers' leases last longer
     with world.consumer(topic, "lapsed", **config) as consumer:
         wait_until(
             lambda: values_of(consumer, max_records=1) and len(consumer.assignment()) == 6, WAIT_S, "a record, and all"
@@ -574,15 +574,18 @@ def test_a_session_that_ended_unnoticed_is_lost_aloud_and_nothing_of_it_is_misse
     """ZooKeeper is stopped past the session; what it then answers is that the session has ended."""
     topic = world.topic(records=200)
     heard = Heard()
-    with world.consumer(topic, "ended", listener=heard, session_timeout_ms=2_000, max_poll_records=10) as consumer:
+    session_s = scaled(2.0)
+    config = {"session_timeout_ms": round(session_s * 1000), "max_poll_records": 10}
+    with world.consumer(topic, "ended", listener=heard, **config) as consumer:
         got = read_until(lambda got: got.total() >= 50, consumer)
         consumer.commit()
         got += read_until(lambda got: got.total() >= 10, consumer)
         for _ in range(5):  # a client that is back before the server looks at its sessions keeps its own
-            got += read_while_stopped(world.zookeeper, 2.5, consumer)
+            got += read_while_stopped(world.zookeeper, 1.25 * session_s, consumer)
             assert set(got.values()) == {1}
             back = time.monotonic()
-            got += read_until(lambda _, by=back + 3: {*heard.of("lost")} == {0, 1} or time.monotonic() > by, consumer)
+            by = back + scaled(3)
+            got += read_until(lambda _, by=by: {*heard.of("lost")} == {0, 1} or time.monotonic() > by, consumer)
             if heard.of("lost"):
                 break
         world.fill(topic, range(200, 400))

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kit import namespaces
 from kit.cluster import InProcessCluster
 from kit.group_wire import HEARTBEAT, LOOK_FURTHER, OFFSET_COMMIT, VERSIONS, WireMember
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.namespaces import Network
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 GROUP = "billing"
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1"}
-SESSION_MS = 2_000
+SESSION_MS = scaled_ms(2_000)
 """Of brokers with ZooKeeper."""
 OUTAGE_S = 2 * SESSION_MS / 1000
 """Of ZooKeeper, beyond the end of the leases: sessions end by it, and brokers register anew."""
@@ -111,7 +111,7 @@ def test_members_of_a_killed_coordinator_go_on_where_they_were(tmp_path: Path, e
         def addresses() -> list[tuple[str, int]]:
             return [cluster.address(broker) for broker in cluster.running]
 
-        members = [enter.enter_context(WireMember(GROUP, addresses, session_ms=60_000)) for _ in range(2)]
+        members = [enter.enter_context(WireMember(GROUP, addresses, session_ms=scaled_ms(60_000))) for _ in range(2)]
         settle(members)
         generation = members[0].generation
         for number in range(ROUNDS):
@@ -133,7 +133,7 @@ def test_members_of_a_killed_coordinator_go_on_where_they_were(tmp_path: Path, e
     print(
         f"\nkill -9 of a coordinator, {ROUNDS} times: heard again after {median(gaps):.2f} s (p50), {max(gaps):.2f} s"
     )
-    assert min(gaps) < SESSION_MS / 1000 + 1
+    assert min(gaps) < SESSION_MS / 1000 + scaled(1)
 
 
 def test_a_coordinator_stopped_past_its_session_changes_nothing_when_it_goes_on(
@@ -146,7 +146,7 @@ def test_a_coordinator_stopped_past_its_session_changes_nothing_when_it_goes_on(
         def addresses() -> list[tuple[str, int]]:
             return [cluster.address(broker) for broker in asked]
 
-        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=30_000, timeout_s=1.0))
+        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=scaled_ms(30_000), timeout_s=scaled(1.0)))
         member.join()
         zombie = member.coordinator
         assert zombie is not None
@@ -181,7 +181,7 @@ def test_a_coordinator_cut_off_from_zookeeper_lets_go_before_another_one_takes_o
         def addresses() -> list[tuple[str, int]]:
             return [cluster.address(broker) for broker in cluster.running]
 
-        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=30_000))
+        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=scaled_ms(30_000)))
         member.join()
         commit_until_heard(member, 3)
         first = member.coordinator
@@ -206,7 +206,7 @@ def test_a_coordinator_cut_off_from_zookeeper_lets_go_before_another_one_takes_o
         commit_until_heard(member, 4)
     gap = heard[-1][0] - heard[-2][0]
     print(f"\na coordinator cut off from ZooKeeper: nobody heard the member for {gap:.2f} s")
-    assert gap < SESSION_MS / 1000 + 3
+    assert gap < SESSION_MS / 1000 + scaled(3)
 
 
 def test_zookeeper_goes_and_comes_back_and_the_group_is_where_it_was(tmp_path: Path, enter: ExitStack) -> None:

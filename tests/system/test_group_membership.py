@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from kit.group_members import GROUP, TOPIC, Ledger, Reader, make_topic, started, tps
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.member_process import MemberProcess
 from kit.stores import Counting
 from kit.waiting import wait_until
@@ -38,7 +38,7 @@ from raylog.protocol.ids import Offset
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 WAIT_S = 30.0
-LONG_SESSION_MS = 60_000
+LONG_SESSION_MS = scaled_ms(60_000)
 """Whatever happens within the bounds of a test, no session ends."""
 STABLE_S = 1.0
 
@@ -125,7 +125,7 @@ def test_zookeeper_stopped_past_the_session_and_continued_costs_nothing_but_time
     zookeeper: EmbeddedZooKeeper, address: str
 ) -> None:
     """Members hand out nothing after their leases, register anew, and every record is read."""
-    ledger, end, session_s = Ledger(), 200, 2.0
+    ledger, end, session_s = Ledger(), 200, scaled(2.0)
     jvm = zookeeper.jvm
     assert jvm is not None
     with ExitStack() as stack:

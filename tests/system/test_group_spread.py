@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.group_wire import LOOK_FURTHER, WireMember
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from raylog.broker.groups.classic.claims import decode_claim
@@ -32,7 +33,7 @@ WAIT_S = 300.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(tmp_path, config=CONFIG, session_ms=4_000) as running:
+    with ReplicatedCluster(tmp_path, config=CONFIG, session_ms=scaled_ms(4_000)) as running:
         running.create_topic("t")
         yield running
 
@@ -78,7 +79,9 @@ def test_groups_spread_after_rolling_restart_and_onto_new_broker(cluster: Replic
         def addresses() -> list[tuple[str, int]]:
             return [cluster.address(broker) for broker in cluster.running]
 
-        members = [stack.enter_context(WireMember(f"m-{n}", addresses, session_ms=60_000)) for n in range(MEMBERS)]
+        members = [
+            stack.enter_context(WireMember(f"m-{n}", addresses, session_ms=scaled_ms(60_000))) for n in range(MEMBERS)
+        ]
         for member in members:
             member.join()
             member.codes.clear()

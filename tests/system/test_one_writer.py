@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.broker_process import BROKER_ID, BrokerProcess
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
 from kit.zookeeper import running_zookeeper
@@ -26,7 +26,7 @@ from raylog.protocol.wire.produce import ProducedPartition, parse_produce_respon
 
 pytestmark = pytest.mark.system
 
-SESSION_MS = 2_000
+SESSION_MS = scaled_ms(2_000)
 WAIT_S = 30.0
 TOPIC = "t"
 PRODUCE_VERSION = 9

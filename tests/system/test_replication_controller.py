@@ -31,7 +31,7 @@ CONFIG = {"replica.lag.time.max.ms": "3000"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
     with ReplicatedCluster(
-        tmp_path_factory.mktemp("cluster"), brokers=BROKERS, config=CONFIG, session_ms=6_000
+        tmp_path_factory.mktemp("cluster"), brokers=BROKERS, config=CONFIG, session_ms=scaled_ms(6_000)
     ) as running:
         yield running
 

@@ -15,6 +15,7 @@ from statistics import median
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled, scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.workload import Workload
@@ -25,9 +26,9 @@ PARTITIONS = 3
 HINTED_KILLS = int(os.environ.get("RAYLOG_KILLS", "5"))
 SESSION_KILLS = int(os.environ.get("RAYLOG_KILLS", "2"))
 ROUNDS = 3
-HINTED_P50_S = 0.5
-SESSION_MS = 2_000
-SESSION_MAX_S = SESSION_MS / 1000 + 1
+HINTED_P50_S = scaled(0.5)
+SESSION_MS = scaled_ms(2_000)
+SESSION_MAX_S = SESSION_MS / 1000 + scaled(1.0)
 WAIT_S = 60.0
 REBALANCE = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
 """Leaders return to the preferred replicas soon, so that each broker has something to lose again."""
@@ -43,7 +44,7 @@ def without_hints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicat
 
 @pytest.fixture(scope="module")
 def with_hints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(tmp_path_factory.mktemp("hint"), session_ms=6_000, config=REBALANCE) as running:
+    with ReplicatedCluster(tmp_path_factory.mktemp("hint"), session_ms=scaled_ms(6_000), config=REBALANCE) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.workload import Workload
@@ -23,7 +24,7 @@ WAIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(tmp_path_factory.mktemp("cluster"), session_ms=6_000) as running:
+    with ReplicatedCluster(tmp_path_factory.mktemp("cluster"), session_ms=scaled_ms(6_000)) as running:
         yield running
 
 

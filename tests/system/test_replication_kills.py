@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.workload import Workload
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 PARTITIONS = 3
 KILLS = int(os.environ.get("RAYLOG_KILLS", "3"))
-SESSION_MS = 2_000
+SESSION_MS = scaled_ms(2_000)
 
 
 @pytest.fixture

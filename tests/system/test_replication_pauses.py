@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from kit.history_checker import Verdict
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request, request
@@ -20,13 +20,13 @@ from raylog.protocol.wire.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
-SESSION_MS = 2_000
+SESSION_MS = scaled_ms(2_000)
 PRODUCE_VERSION = 9
 LIST_OFFSETS, LIST_OFFSETS_VERSION, LATEST = 2, 5, -1
 ROUNDS, MAX_ROUNDS, REQUESTS = 3, 9, 10
 IMPATIENT = {"request.timeout.ms": 500, "socket.timeout.ms": 1_000}
 """A stopped broker answers nothing: how long clients wait for it is their own affair, and must not count here."""
-FAILOVER_S = SESSION_MS / 1000 + 1
+FAILOVER_S = SESSION_MS / 1000 + scaled(1.0)
 """Of the quickest of the rounds: a machine that is busy with other things delays some, and gets up to MAX_ROUNDS."""
 WAIT_S = 30.0
 INTRUDER = encode_batch([Record(b"999999999", timestamp=1_000)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.workload import Workload
@@ -23,7 +24,7 @@ WAIT_S = 30.0
 
 def test_clients_hardly_notice_a_rolling_restart(tmp_path: Path) -> None:
     """The next one is stopped when all replicas are in sync again, the controller last (docs/operations.md)."""
-    with ReplicatedCluster(tmp_path / "cluster", session_ms=6_000) as cluster:
+    with ReplicatedCluster(tmp_path / "cluster", session_ms=scaled_ms(6_000)) as cluster:
         cluster.create_topic("t", partitions=PARTITIONS)
         with Workload(cluster.bootstrap_servers, "t", partitions=PARTITIONS) as load:
             load.wait_acked_everywhere()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kit.history_checker import Verdict
+from kit.machine import scaled_ms
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.workload import Workload
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 PARTITIONS = 3
 WAIT_S = 30.0
-SESSION_MS = 4_000
+SESSION_MS = scaled_ms(4_000)
 CONFIG = {"replica.lag.time.max.ms": "20000"}
 """No follower leaves the in-sync replicas for being slow: what changes, sessions have changed."""
 OUTAGE_S = float(os.environ.get("RAYLOG_OUTAGE_S", 2.5 * SESSION_MS / 1000))

@@ -13,6 +13,7 @@ from kit.broker_process import BrokerProcess
 from kit.group_history import Anomaly
 from kit.group_load import Load, finished, told_since
 from kit.group_processes import Members
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 
@@ -20,9 +21,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 INSTANCES = ("a", "b", "c", "d")
 PARTITIONS = 12
-SESSION_MS = 6_000
+SESSION_MS = scaled_ms(6_000)
 WAIT_S = 60.0
-MOST_QUIET_S = 2.0
+MOST_QUIET_S = scaled(2.0)
 """Of a member that nothing happens to: records come all the time, and the machine has other work, too."""
 CHANGES = ("assigned", "revoked", "lost")
 
@@ -32,7 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("service")
     with (
         running_zookeeper(root / "zookeeper") as zookeeper,
-        BrokerProcess(root / "broker", zookeeper.address, session_ms=10_000) as broker,
+        BrokerProcess(root / "broker", zookeeper.address, session_ms=scaled_ms(10_000)) as broker,
     ):
         yield "{}:{}".format(*wait_until(lambda: broker.address, WAIT_S, "the broker serves"))
 
@@ -128,7 +129,7 @@ def test_stopped_member_that_was_replaced_is_fenced(servers: str, tmp_path: Path
     topic = group_id = f"fenced-{commits_first}"
     with (
         Load(servers, topic, PARTITIONS) as load,
-        Members(tmp_path, servers, topic, group_id, session_ms=60_000) as members,
+        Members(tmp_path, servers, topic, group_id, session_ms=scaled_ms(60_000)) as members,
     ):
         group = Group(members)
         old = group.names["a"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.coordination.host.loops import Loops
@@ -79,7 +79,10 @@ class OftenKicked(ZkStore):
 
 
 def test_ending_session_of_living_process_is_tried_again(zookeeper: EmbeddedZooKeeper) -> None:
-    with ZkStore(zookeeper.address, session_timeout_ms=10_000) as living, OftenKicked(zookeeper.address) as other:
+    with (
+        ZkStore(zookeeper.address, session_timeout_ms=scaled_ms(10_000)) as living,
+        OftenKicked(zookeeper.address) as other,
+    ):
         left = living.session
         other.end_session(left)
         assert other.kicks == 0
@@ -89,7 +92,7 @@ def test_ending_session_of_living_process_is_tried_again(zookeeper: EmbeddedZooK
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_connection_thread_that_ends_is_started_again(zookeeper: EmbeddedZooKeeper, error: type[BaseException]) -> None:
     loops = Loops()
-    with ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=loops) as store:
+    with ZkStore(zookeeper.address, session_timeout_ms=scaled_ms(4_000), loops=loops) as store:
         events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
         store.watch_session(events)
         before, thread = store.session, connection_thread(store)
@@ -109,7 +112,7 @@ def test_connection_thread_that_ends_is_started_again(zookeeper: EmbeddedZooKeep
 
 def test_store_is_abandoned_though_its_server_does_not_answer(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path) as server:
-        connected, waiting = (ZkStore(server.address, session_timeout_ms=4_000) for _ in range(2))
+        connected, waiting = (ZkStore(server.address, session_timeout_ms=scaled_ms(4_000)) for _ in range(2))
         for store in (connected, waiting):
             store.start()
         assert server.jvm is not None
@@ -129,7 +132,7 @@ def test_store_whose_connection_has_ended_can_be_closed(
         raise RuntimeError("can't start new thread")
 
     loops = Loops(before_step=no_threads)
-    store = ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=loops)
+    store = ZkStore(zookeeper.address, session_timeout_ms=scaled_ms(4_000), loops=loops)
     store.start()
     end_by(connection_thread(store), SystemExit, store)
     assert store.session_state is SessionState.LOST
@@ -155,7 +158,9 @@ def test_store_that_cannot_start_leaves_no_thread() -> None:
 
         serving = threading.Thread(target=grant, daemon=True)
         serving.start()
-        store = ZkStore(f"127.0.0.1:{server.getsockname()[1]}", session_timeout_ms=4_000, request_timeout_ms=300)
+        store = ZkStore(
+            f"127.0.0.1:{server.getsockname()[1]}", session_timeout_ms=scaled_ms(4_000), request_timeout_ms=300
+        )
         with pytest.raises(StoreUnavailable):
             store.start()
         thread = store._client._connection._connection_routine

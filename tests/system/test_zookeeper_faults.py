@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.broker.broker import Broker
@@ -33,7 +34,7 @@ from raylog.protocol.records import Record, encode_batch
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
-SESSION_S = 2.0
+SESSION_S = scaled(2.0)
 OUTAGE_S = float(os.environ.get("RAYLOG_OUTAGE_S", 2.5 * SESSION_S))
 BROKERS, PARTITIONS = 3, 6
 WAIT_S = 30.0
@@ -131,7 +132,7 @@ def pause(seconds: float) -> None:
 
 def change_behind_the_controllers_back(address: str) -> None:
     """What an older tool does: a topic's setting and its notice, written by a client that is connected at once."""
-    with ZkStore(address, session_timeout_ms=10_000) as store:
+    with ZkStore(address, session_timeout_ms=scaled_ms(10_000)) as store:
         wait_until(lambda: written(store), WAIT_S, "the setting is written")
 
 
@@ -178,7 +179,9 @@ def check_recovery(what: str, cluster: InProcessCluster, load: Load, begun: floa
 
 def test_a_bounce_shorter_than_the_session_is_not_noticed(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
     """The server is killed and its owner starts it again: same sessions, same epochs, and no change is missed."""
-    with InProcessCluster(tmp_path, brokers=BROKERS, zookeeper=zookeeper.address, session_timeout_ms=20_000) as cluster:
+    with InProcessCluster(
+        tmp_path, brokers=BROKERS, zookeeper=zookeeper.address, session_timeout_ms=scaled_ms(20_000)
+    ) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         with Load(cluster, {p: cluster.leader(TOPIC, p) for p in range(PARTITIONS)}) as load:
             wait_until(lambda: not load.stuck(0.0), WAIT_S, "the load runs")
@@ -224,7 +227,7 @@ def test_zookeeper_stopped_past_the_sessions_and_continued(
     print(f"epochs {before} → {epochs(cluster)}")
 
 
-@pytest.mark.parametrize("session_s", [20.0], ids=["long"])  # none ends but those that the test ends
+@pytest.mark.parametrize("session_s", [scaled(20.0)], ids=["long"])  # none ends but those that the test ends
 @pytest.mark.parametrize("victims", [1, BROKERS])
 def test_expired_sessions_are_replaced(
     zookeeper: EmbeddedZooKeeper, cluster: InProcessCluster, load: Load, tmp_path: Path, victims: int
@@ -232,7 +235,7 @@ def test_expired_sessions_are_replaced(
     before = epochs(cluster)
     begun = time.monotonic()
     sessions = [expired(broker) for broker in list(cluster.brokers.values())[:victims]]
-    with ZkStore(zookeeper.address, session_timeout_ms=10_000) as other:
+    with ZkStore(zookeeper.address, session_timeout_ms=scaled_ms(10_000)) as other:
         for end in sessions:
             end(other)
     wait_until(lambda: all(map(operator.gt, epochs(cluster)[:victims], before)), WAIT_S, "registered anew")

@@ -18,13 +18,14 @@ import confluent_kafka
 from kit.churn.topics import LIVES, value_of
 from kit.churn.world import ChurnThread, World
 from kit.history import Op, Type
+from kit.machine import scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Consumer
 from raylog.protocol.errors import RaylogError
 
 __all__ = ["Actors", "Clients", "ClientsOfOneLife", "Group", "Member", "ages_s", "unread"]
 
-SESSION_MS = 6_000
+SESSION_MS = scaled_ms(6_000)
 POLL_S = 0.2
 STAYS_S = (2.0, 12.0)
 AWAY_S = 1.0

@@ -19,7 +19,7 @@ from kit.churn.readers import RandomFetcher, SessionReader, bounds_at_leader, no
 from kit.churn.topics import Log
 from kit.churn.world import ChurnThread, Unanswered, WatchedCluster, World
 from kit.history_checker import Judgement, check
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.protocol.records import decode_batches
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -102,7 +102,7 @@ class Report:
 
 def churn(root: Path, *, seconds: float, seed: int) -> Report:
     """Run it, in ``root``, which holds the brokers' logs and the history afterwards."""
-    with WatchedCluster(root / "cluster", session_ms=6_000, config=CONFIG) as cluster:
+    with WatchedCluster(root / "cluster", session_ms=scaled_ms(6_000), config=CONFIG) as cluster:
         world = World(cluster, seed)
         report = Report(seed, seconds, world.counts)
         logs = BrokerLogs(world)
