@@ -87,7 +87,7 @@ FILE_ACCESS = {
     r"\._file\b": {"broker/storage/segments/segment", "broker/storage/segments/held", "broker/storage/disk/room"},
     r"fs\.open\(": {"broker/storage/disk/files", "broker/storage/segments/segment", "broker/storage/segments/index"},
     r"\bFileSlice\(": {"broker/storage/segments/held", "broker/storage/disk/files"},
-    r"\bHeldSegment\(": {"broker/storage/segments/segment"},
+    r"\bHeldSegment\(": {"broker/storage/segments/held"},
     r"fs\.unlink\(": {"broker/storage/disk/files"},
     r"\bos\.(pread|pwritev?|sendfile|dup|unlink|remove|rename|replace)\(": {"broker/storage/disk/files"},
 }
@@ -172,7 +172,7 @@ def test_log_files_are_used_in_one_way(pattern: str) -> None:
         for path in SOURCES
         if (module := module_of(path)).startswith("broker/storage/") and re.search(pattern, path.read_text())
     }
-    assert users == FILE_ACCESS[pattern], "read through Segment.hold, delete by files.remove_file"
+    assert users == FILE_ACCESS[pattern], "read through held.hold, delete by files.remove_file"
 
 
 def test_a_controller_writes_through_one_door() -> None:

@@ -19,8 +19,8 @@ from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.storage.directories.log_dirs import LogDirs
 from raylog.broker.storage.disk.checkpoint import read_topic_id
 from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.broker.storage.log.contents import Damage
 from raylog.broker.storage.log.log import Log
-from raylog.broker.storage.log.truncation import Damage
 from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
 from raylog.coordination.metadata.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
 from raylog.protocol.errors import (

@@ -14,6 +14,7 @@ from raylog.broker.partition.partition import Isolation, Partition
 from raylog.broker.storage.directories.scrub import Scrubber
 from raylog.broker.storage.log.cleaning import delete_records
 from raylog.broker.storage.log.first_read import Stretch, check
+from raylog.broker.storage.segments.held import hold
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange
 from raylog.protocol.ids import Offset
 from raylog.protocol.records import batch_headers, decode_batches
@@ -111,7 +112,7 @@ def test_change_beside_the_scrubber_is_no_damage(partition: Partition, change: C
 
 def test_check_of_a_sound_file_finds_no_reason(partition: Partition) -> None:
     log = partition.log
-    with log.segments[0].hold() as held:
+    with hold(log.segments[0]) as held:
         assert check(log, held, 0, log.segments[0].size) == Stretch(log.segments[0].size, Offset(2), "")
 
 
@@ -122,7 +123,7 @@ def test_file_that_begins_with_another_offset_is_damaged(partition: Partition) -
     for position, header in list(batch_headers(data)):
         data[position : position + 8] = (header.base_offset + 1).to_bytes(8, "big")
     log.segments[0].log_path.write_bytes(data)
-    with log.segments[0].hold() as held:
+    with hold(log.segments[0]) as held:
         found = check(log, held, 0, log.segments[0].size)
     assert found.end == 0
     assert "offsets 1 to 1, out of line" in found.reason
@@ -146,5 +147,5 @@ def test_last_offset_that_no_batch_has_is_told(partition: Partition) -> None:
 def test_read_that_ends_inside_a_header_meets_no_damage(partition: Partition) -> None:
     log = partition.log
     (_, first), (second, _) = batch_headers(log.segments[0].log_path.read_bytes())
-    with log.segments[0].hold() as held:
+    with hold(log.segments[0]) as held:
         assert check(log, held, 0, second + 10) == Stretch(first.size, Offset(1), "")

@@ -19,6 +19,7 @@ from raylog.broker.partition.partition import Partition
 from raylog.broker.storage.directories.scrub import Scrubber
 from raylog.broker.storage.disk.files import File, FileClosed, RealFileSystem
 from raylog.broker.storage.log.cleaning import enforce_retention
+from raylog.broker.storage.segments.held import hold
 from raylog.protocol.errors import NotLeaderOrFollower, OffsetOutOfRange
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import decode_batches
@@ -66,16 +67,16 @@ def test_read_without_a_hold_is_impossible(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic=TOPIC)
     append(shelf.partition, b"a")
     segment = shelf.partition.log.segments[0]
-    with segment.hold() as held:
+    with hold(segment) as held:
         assert held.find(Offset(0)) is not None
     for read in (lambda: held.find(Offset(0)), lambda: held.pread(1, 0), lambda: list(held.headers())):
         with pytest.raises(FileClosed):
             read()
-    with segment.hold() as held:
+    with hold(segment) as held:
         shelf.dirs.delete(TP)
         assert len(held.pread(10, 0)) == 10, "who holds it reads on"
     with pytest.raises(FileClosed):
-        segment.hold()
+        hold(segment)
     assert not shelf.dirs.offline()
     shelf.dirs.close()
 

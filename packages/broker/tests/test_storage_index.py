@@ -11,8 +11,8 @@ from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.broker.storage.disk.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.segments.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.segments.segment import Segment
+from raylog.broker.storage.segments.segments import KEPT, WarmIndexes
 from raylog.broker.storage.segments.unchecked import Unchecked
-from raylog.broker.storage.segments.warm_indexes import KEPT, WarmIndexes
 from raylog.broker.storage.state.marks import RecentMarks
 from raylog.broker.storage.state.offsets import Mark
 from raylog.protocol.errors import CorruptMessage

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
 from raylog.broker.storage.log.cleaning import enforce_retention
 from raylog.broker.storage.log.validation import check_policy
+from raylog.broker.storage.segments.held import hold
 from raylog.broker.storage.segments.segment import MAX_RELATIVE_OFFSET
 from raylog.broker.storage.state.log_config import LogConfig
 from raylog.protocol.batches.header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, read_header
@@ -59,7 +60,7 @@ def test_batch_without_records_is_found(tmp_path: Path) -> None:
     log = shelf.partition.log
     with log.lock:
         log.append_as_replica(memoryview(data), [empty], NOW)
-    with log.segments[0].hold() as held:
+    with hold(log.segments[0]) as held:
         located = held.find(Offset(0))
     assert located is not None
     assert (located.position, located.size) == (0, HEADER_SIZE)
@@ -73,8 +74,8 @@ def test_offset_that_no_index_can_tell_is_damage(tmp_path: Path) -> None:
     header = read_header(segment.log_path.read_bytes())
     odd = header._replace(base_offset=1, last_offset_delta=MAX_RELATIVE_OFFSET)
     segment.log_path.write_bytes(HEADER.pack(*odd) + segment.log_path.read_bytes()[HEADER_SIZE:])
-    with segment.hold() as held, pytest.raises(CorruptMessage, match="impossible offset"):
-        segment.rebuild_indexes(held)
+    with hold(segment) as held, pytest.raises(CorruptMessage, match="impossible offset"):
+        held.rebuild_indexes()
     shelf.dirs.abandon()
 
 
@@ -85,8 +86,8 @@ def test_indexes_are_made_anew_at_large_offsets(tmp_path: Path) -> None:
     log.start_anew(Offset(base), NOW)
     append(shelf.partition, b"a", b"b")
     append(shelf.partition, b"c")
-    with log.segments[0].hold() as held:
-        log.segments[0].rebuild_indexes(held)
+    with hold(log.segments[0]) as held:
+        held.rebuild_indexes()
         located = held.find(Offset(base + 2))
     assert located is not None
     assert located.base_offset == base + 2
@@ -112,7 +113,7 @@ def test_index_that_leads_astray_is_made_anew(tmp_path: Path) -> None:
         append(shelf.partition, b"a")
     [segment] = shelf.partition.log.segments
     segment.index.append(Offset(0), FilePosition(segment.size // 3 * 2))  # there is the batch of offset 2
-    with segment.hold() as held:
+    with hold(segment) as held:
         located = held.find(Offset(1))
     assert located is not None
     assert (located.base_offset, located.position) == (1, segment.size // 3)
@@ -127,7 +128,7 @@ def test_look_up_ends_where_the_log_ends(tmp_path: Path) -> None:
     [segment] = shelf.partition.log.segments
     with segment.log_path.open("ab") as file:
         file.write((3).to_bytes(8, "big") + segment.log_path.read_bytes()[-segment.size // 3 + 8 :])
-    with segment.hold() as held:
+    with hold(segment) as held:
         assert held.find(Offset(2)) is not None
         assert held.find(Offset(3)) is None
     shelf.dirs.close()
@@ -137,8 +138,8 @@ def test_highest_time_is_in_an_index_made_anew(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path)
     append(shelf.partition, b"a", b"b", timestamps=[NOW + 2, NOW])
     [segment] = shelf.partition.log.segments
-    with segment.hold() as held:
-        segment.rebuild_indexes(held)
+    with hold(segment) as held:
+        held.rebuild_indexes()
     assert segment.time_index.last()[0] == NOW + 2
     shelf.dirs.close()
 

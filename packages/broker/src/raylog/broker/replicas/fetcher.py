@@ -1,4 +1,4 @@
-"""One fetcher: a thread and a connection to one leader, many partitions a request (see replica_fetchers).
+"""One fetcher: a thread and a connection to one leader, many partitions a request (see fetchers).
 
 Its lock guards what it follows. It is not held while it waits for its leader, so that following and unfollowing never
 wait for that; it is held while an answer goes into the logs, so that an unfollowed partition is left alone for good.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 from raylog.broker.config import (
     BROKER_ID,
@@ -26,12 +27,11 @@ from raylog.broker.partition.partition import Partition
 from raylog.broker.replicas.follower_session import FollowerSession
 from raylog.broker.replicas.leader_connection import PeerConnection
 from raylog.broker.replication.quota import is_throttled
+from raylog.coordination.host.loops import Loops
 from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, exception_for
-from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TimestampMs, TopicPartition
+from raylog.protocol.settings import Settings
 from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-
-if TYPE_CHECKING:
-    from raylog.broker.replicas.fetchers import ReplicaFetchers
 
 __all__ = ["Fetcher", "Leader"]
 
@@ -44,6 +44,26 @@ leader that has not heard yet that it is one.
 
 THROTTLE_CHECK_MS = 100
 """How often a throttled fetcher looks whether it may fetch on."""
+
+
+class FetcherPorts(Protocol):
+    """What a fetcher needs of its broker, shared by all its fetchers."""
+
+    epoch: Callable[[], BrokerEpoch]
+    """This broker's incarnation, as leaders are told it."""
+    static: Settings
+    """The settings that the broker was started with."""
+    loops: Loops
+    now_ms: Callable[[], TimestampMs]
+    """The wall clock."""
+    uptime_ms: Callable[[], MonotonicMs]
+    """The monotonic one."""
+
+    def fetched(self, sizes: Mapping[str, int]) -> None:
+        """Count what an answer brought, in bytes by topic."""
+
+    def may_fetch_throttled(self, came: int = 0) -> bool:
+        """Whether the rate allows more of throttled replicas, after ``came`` more bytes of them."""
 
 
 class Leader(NamedTuple):
@@ -76,10 +96,10 @@ class _Followed:
 class Fetcher:
     """Follows one leader in one of its incarnations."""
 
-    def __init__(self, owner: ReplicaFetchers, leader: Leader) -> None:
-        settings = owner.static
+    def __init__(self, ports: FetcherPorts, leader: Leader) -> None:
+        settings = ports.static
         self.leader = leader
-        self._owner = owner
+        self._ports = ports
         self._broker_id = settings[BROKER_ID]
         self._backoff_ms = settings[REPLICA_FETCH_BACKOFF_MS]
         self._wait_ms = settings[REPLICA_FETCH_WAIT_MAX_MS]
@@ -110,7 +130,7 @@ class Fetcher:
             timeout_ms=settings[REPLICA_SOCKET_TIMEOUT_MS],
             max_answer_bytes=self._max_bytes + settings[SOCKET_REQUEST_MAX_BYTES],
         )
-        self._loop = owner.loops.loop(
+        self._loop = ports.loops.loop(
             f"fetcher-{leader.id}",
             self._turn,
             mend=self._begin_anew,
@@ -187,11 +207,11 @@ class Fetcher:
         """Wait until there is something to ask for; None when the fetcher stops."""
         with self._lock:
             while not self._stopping:
-                now_ms = self._owner.uptime_ms()
+                now_ms = self._ports.uptime_ms()
                 self._resume(now_ms)
                 if len(self._session):
                     self._requests += 1
-                    if (epoch := self._owner.epoch()) != self._epoch:
+                    if (epoch := self._ports.epoch()) != self._epoch:
                         # The leader notes it of what a request names, and takes nobody in whom it knows by an old one.
                         self._session.reset()
                         self._epoch = epoch
@@ -227,7 +247,7 @@ class Fetcher:
             tp = self.moved_starts.popleft()
             if tp in self._followed and tp not in self._paused and tp not in self._throttled:
                 self._go_on(self._followed[tp])
-        if self._throttled and self._owner.may_fetch_throttled():
+        if self._throttled and self._ports.may_fetch_throttled():
             resumed, self._throttled = self._throttled, set()
             for tp in resumed:
                 self._go_on(self._followed[tp])
@@ -285,11 +305,11 @@ class Fetcher:
                 if self._go_on(followed):
                     followed.failures = 0
             if sizes:
-                self._owner.fetched(sizes)
+                self._ports.fetched(sizes)
 
     def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> bool:
         """Write what was found of one partition, ``size`` bytes of records; whether it is fetched on at once."""
-        partition, now_ms = followed.partition, self._owner.now_ms()
+        partition, now_ms = followed.partition, self._ports.now_ms()
         tp = partition.tp
         try:
             if found.error_code:
@@ -301,7 +321,7 @@ class Fetcher:
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
             return False
-        if self._is_throttled(followed) and not self._owner.may_fetch_throttled(size):
+        if self._is_throttled(followed) and not self._ports.may_fetch_throttled(size):
             followed.failures = 0
             self._throttled.add(tp)
             self._session.leave_out(partition.topic_id, tp.partition)
@@ -337,7 +357,7 @@ class Fetcher:
             logger.info("partition not fetched", partition=partition.tp, leader=self.leader.id, reason=error)
         self._session.leave_out(partition.topic_id, partition.tp.partition)
         if not partition.log.health.failure:  # else it waits for another disk, and this broker for another start
-            followed.resume_ms = MonotonicMs(self._owner.uptime_ms() + self._pause_ms(followed.failures))
+            followed.resume_ms = MonotonicMs(self._ports.uptime_ms() + self._pause_ms(followed.failures))
             self._paused.add(partition.tp)
 
     def _want(self, followed: _Followed) -> None:

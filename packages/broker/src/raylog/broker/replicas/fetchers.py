@@ -102,7 +102,7 @@ class ReplicaFetchers:
         with self._counting:
             return self._bytes_in.copy()
 
-    # --- for the fetchers
+    # --- for the fetchers (FetcherPorts)
 
     def fetched(self, sizes: Mapping[str, int]) -> None:
         """Count what an answer brought."""

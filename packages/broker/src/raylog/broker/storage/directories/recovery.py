@@ -21,7 +21,8 @@ from raylog.broker.storage.disk.health import Health
 from raylog.broker.storage.disk.index_sums import IndexSums
 from raylog.broker.storage.log.log import Log
 from raylog.broker.storage.log.snapshots import load_producers, snapshot_offsets
-from raylog.broker.storage.segments.held import SCAN_BYTES, HeldSegment
+from raylog.broker.storage.segments.held import SCAN_BYTES, HeldSegment, hold
+from raylog.broker.storage.segments.loading import load_active, load_sealed
 from raylog.broker.storage.segments.segment import (
     INDEX,
     LOG,
@@ -157,8 +158,8 @@ def _load_segments(
 def _trust(segments: Sequence[Segment], last: LastStop) -> Offset | None:
     """Take up segments as they are; the next offset, or None when they end too early or not with a whole batch."""
     for segment in segments[:-1]:
-        segment.load_sealed()
-    end = segments[-1].load_active()
+        load_sealed(segment)
+    end = load_active(segments[-1])
     return end if end is not None and end >= last.recovery_point else None
 
 
@@ -167,7 +168,7 @@ def _recover(
 ) -> Loaded:
     first = max((n for n, s in enumerate(segments) if s.base_offset <= last.recovery_point), default=0)
     for segment in segments[:first]:
-        segment.load_sealed()
+        load_sealed(segment)
     checked: list[BatchHeader] = []
     epochs = LeaderEpochs(saved or ())
     end = segments[first].base_offset
@@ -180,7 +181,7 @@ def _recover(
             break
         good = number
         size = segment.size
-        with segment.hold() as held:
+        with hold(segment) as held:
             end, reason = _check(held, end, config.index_interval_bytes, epochs, checked)
         if reason:
             is_torn = number == len(segments) - 1 and _is_torn(segment, size)
@@ -196,7 +197,7 @@ def _recover(
 
 def _is_torn(segment: Segment, end: int) -> bool:
     """Whether the file, which has ``end`` bytes, ends inside the batch that follows what is good of it."""
-    with segment.hold() as held:
+    with hold(segment) as held:
         chunk = held.pread(HEADER_SIZE, segment.size)
     return len(chunk) < HEADER_SIZE or _batch_size(chunk, 0) > end - segment.size
 
@@ -359,7 +360,7 @@ def _epoch_at(loaded: Loaded, offset: Offset) -> int | None:
     """What the batch says; None where the log itself is damaged, of which its readers are told."""
     segment = loaded.segments[number_at(loaded.segments, offset)]
     try:
-        with segment.hold() as held:
+        with hold(segment) as held:
             located = held.find(offset)
             _, header = next(held.headers(located.position if located else segment.size))
             return header.leader_epoch
@@ -371,7 +372,7 @@ def _all_headers(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
     """The headers that can be read."""
     for segment in segments:
         try:
-            with segment.hold() as held:
+            with hold(segment) as held:
                 yield from (header for _, header in held.headers())
         except CorruptMessage as error:
             logger.error("corrupt batch", path=segment.log_path, reason=error)

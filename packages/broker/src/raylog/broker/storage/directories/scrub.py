@@ -4,7 +4,7 @@ A log is read in order, closed segments and the open one, as first_read checks w
 checked is not read again. What was read leaves the page cache, for it is what nobody needs at the moment. The thread
 keeps to a rate, and to a tenth of its time however small the batches are, so that clients do not feel it.
 
-The first batch of a log that is damaged is its :class:`~raylog.broker.storage.log.truncation.Damage`. What becomes of
+The first batch of a log that is damaged is its :class:`~raylog.broker.storage.log.contents.Damage`. What becomes of
 it is not the storage's to say: it stays, and reads of it fail, until the log is mended or truncated.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.disk.files import FileClosed
+from raylog.broker.storage.log.contents import Damage
 from raylog.broker.storage.log.first_read import Stretch, check
 from raylog.broker.storage.log.log import Log
-from raylog.broker.storage.log.truncation import Damage
-from raylog.broker.storage.segments.held import SCAN_BYTES, HeldSegment
+from raylog.broker.storage.segments.held import SCAN_BYTES, HeldSegment, hold
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import FilePosition, Offset
 
@@ -102,7 +102,7 @@ class Scrubber:
             if segment.size and not segment.unchecked_end:
                 continue
             try:
-                with segment.hold() as held:
+                with hold(segment) as held:
                     size = self._read_on(log, held)
             except FileClosed:
                 continue  # deleted meanwhile
@@ -140,7 +140,7 @@ class Scrubber:
         for segment, following in zip(segments, (*segments[1:], None), strict=False):
             if segment.unchecked.damaged or (following is not None and following.unchecked.damaged):
                 try:
-                    with segment.hold() as held:
+                    with hold(segment) as held:
                         size += self._examine_segment(log, held)
                 except FileClosed:
                     continue  # deleted meanwhile
@@ -149,7 +149,7 @@ class Scrubber:
     def _is_over(self, log: Log, damage: Damage) -> bool:
         """Whether a known damage was deleted or cut off since, or is none."""
         try:
-            with damage.segment.hold() as held, log.lock:
+            with hold(damage.segment) as held, log.lock:
                 return not _is_there(log, held, damage)
         except FileClosed:
             return True

@@ -2,7 +2,7 @@
 
 The first step takes the log's lock for a moment and touches no file. The second deletes the files, which takes as long
 as the disk takes, under the flush lock alone: appends and reads go on. What is between the two steps is in
-:attr:`Log.doomed`, so that it is closed whatever happens: deletion of the log, truncation, an error, the stop.
+:attr:`LogContents.doomed`, so that it is closed whatever happens: deletion of the log, truncation, an error, the stop.
 
 Crash safety: segments go one by one, oldest first, so that the log is without holes at every moment, and each name's
 removal is durable before the next. What a crash leaves begins below the log's start, and goes with the next retention.
@@ -10,27 +10,15 @@ removal is durable before the next. What a crash leaves begins below the log's s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from raylog.broker.events import EventLog
+from raylog.broker.storage.log.contents import Doomed, LogContents
 from raylog.broker.storage.log.snapshots import remove_snapshots
-from raylog.broker.storage.segments.segment import Segment
 from raylog.protocol.ids import Offset
-
-if TYPE_CHECKING:
-    from raylog.broker.storage.log.log import Log
 
 logger = EventLog(__name__)
 
 
-class Doomed(NamedTuple):
-    """A segment that is no part of its log any more, and whose files are still there."""
-
-    segment: Segment
-    reason: str
-
-
-def move_start(log: Log, start: Offset, reason: str) -> None:
+def move_start(log: LogContents, start: Offset, reason: str) -> None:
     """Let the log begin at ``start`` (at most the high watermark), or where it does if that is later.
 
     The caller holds the lock, has found the log open, and calls :func:`remove_doomed` once it has released it.
@@ -46,7 +34,7 @@ def move_start(log: Log, start: Offset, reason: str) -> None:
     log.epochs.truncate_from_start(start)
 
 
-def remove_doomed(log: Log) -> int:
+def remove_doomed(log: LogContents) -> int:
     """Delete the files of segments that were taken off; answers how many. The caller does not hold the log's lock.
 
     When it returns without an error, all that were taken off before are gone for good, whoever deleted them.
@@ -57,7 +45,7 @@ def remove_doomed(log: Log) -> int:
         return 0 if log.closed else remove_doomed_now(log)
 
 
-def remove_doomed_now(log: Log) -> int:
+def remove_doomed_now(log: LogContents) -> int:
     """The same for a caller that holds the flush lock and has found the log open."""
     if not log.doomed:
         return 0
@@ -77,7 +65,7 @@ def remove_doomed_now(log: Log) -> int:
     return count
 
 
-def settle_start(log: Log) -> None:
+def settle_start(log: LogContents) -> None:
     """Make the log's start durable, as it is now, with what was taken off for it. Without the log's lock.
 
     Where it is the beginning of a segment, the deletion of those before it is all that is needed. StorageError.

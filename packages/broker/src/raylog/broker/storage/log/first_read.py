@@ -12,29 +12,27 @@ and checks it in the same way, looks into what a reader met.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.disk.files import FileClosed
+from raylog.broker.storage.log.contents import LogContents
 from raylog.broker.storage.segments.held import SCAN_BYTES, HeldSegment, Located
+from raylog.broker.storage.segments.segment import Segment
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.ids import NO_EPOCH, Offset
 from raylog.protocol.records import HEADER_SIZE, BatchHeader, read_header, validate_batch
 
-if TYPE_CHECKING:
-    from raylog.broker.storage.log.log import Log
-    from raylog.broker.storage.segments.segment import Segment
-
 logger = EventLog(__name__)
 
 
-def first_read(log: Log, held: HeldSegment, located: Located, length: int) -> int:
+def first_read(log: LogContents, held: HeldSegment, located: Located, length: int) -> int:
     """:func:`check_first_read`; an OSError takes the log directory offline (StorageError)."""
     with log.health.guard(f"read of {log.tp} at offset {located.base_offset}"):
         return check_first_read(log, held, located, length)
 
 
-def check_first_read(log: Log, held: HeldSegment, located: Located, length: int) -> int:
+def check_first_read(log: LogContents, held: HeldSegment, located: Located, length: int) -> int:
     """Check what is unchecked of ``length`` bytes from the batch at ``located`` on; answers how many may be served.
 
     Fewer than asked when a batch on the way is damaged. Raises CorruptMessage when the first one is, OSError.
@@ -63,7 +61,7 @@ def check_first_read(log: Log, held: HeldSegment, located: Located, length: int)
     return length
 
 
-def missing(log: Log, segment: Segment, offset: Offset) -> CorruptMessage:
+def missing(log: LogContents, segment: Segment, offset: Offset) -> CorruptMessage:
     """The error of a reader that finds a later batch, or none, where ``offset`` should be: a header is damaged."""
     reason = f"no batch says that it holds offset {offset}"
     if segment.unchecked.damaged.setdefault(-1 - offset, reason) is reason:
@@ -83,7 +81,7 @@ class Stretch(NamedTuple):
     """What is wrong with the next batch; empty when nothing is, as far as it was looked at."""
 
 
-def check(log: Log, held: HeldSegment, position: int, end: int, expected: Offset | None = None) -> Stretch:
+def check(log: LogContents, held: HeldSegment, position: int, end: int, expected: Offset | None = None) -> Stretch:
     """Check batches from ``position`` to at most ``end``, about SCAN_BYTES at once.
 
     ``expected``: the offset that must begin there, if it is known. Raises OSError, and FileClosed when the segment was
@@ -119,7 +117,9 @@ def check(log: Log, held: HeldSegment, position: int, end: int, expected: Offset
     return Stretch(position + at, expected, "")
 
 
-def _check_place(log: Log, held: HeldSegment, position: int, header: BatchHeader, expected: Offset | None) -> None:
+def _check_place(
+    log: LogContents, held: HeldSegment, position: int, header: BatchHeader, expected: Offset | None
+) -> None:
     """What no checksum covers: leader epoch and base offset, which is ``expected`` or must fit what follows."""
     segment, following = held.segment, position + header.size
     with log.lock:  # all of one moment, or an append in between would look like a gap

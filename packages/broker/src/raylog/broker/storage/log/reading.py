@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from raylog.broker.storage.disk.files import FileClosed, FileSlice
+from raylog.broker.storage.log.contents import LogContents
 from raylog.broker.storage.log.first_read import first_read, missing
-from raylog.broker.storage.segments.held import HeldSegment
+from raylog.broker.storage.segments.held import HeldSegment, hold
 from raylog.broker.storage.segments.segment import Segment
 from raylog.broker.storage.segments.segments import number_at
 from raylog.broker.storage.state.offsets import Mark
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset
 
-if TYPE_CHECKING:
-    from raylog.broker.storage.log.log import Log
 
-
-def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:  # noqa: C901 (one look at each way in which a log changes meanwhile)
+def read(log: LogContents, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:  # noqa: C901 (one look at each way in which a log changes meanwhile)
     """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
 
     ``max_bytes`` may cut the last batch, never the first one with ``min_one_batch``; without it a first batch that does
@@ -33,7 +30,7 @@ def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch
         try:
             for number in range(number_at(segments, offset), len(segments)):
                 segment = segments[number]
-                with segment.hold() as held:
+                with hold(segment) as held:
                     try:
                         located = held.find(offset)
                         end = _end_in(held, number, segments, bound)
@@ -61,7 +58,7 @@ def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch
             log.await_change()  # it was deleted, or cut off, meanwhile: look again
 
 
-def _missing(log: Log, segments: Sequence[Segment], segment: Segment, offset: Offset) -> CorruptMessage:
+def _missing(log: LogContents, segments: Sequence[Segment], segment: Segment, offset: Offset) -> CorruptMessage:
     """The error when no batch has ``offset``. FileClosed when another thread has changed the log meanwhile.
 
     OffsetOutOfRange when it has been deleted before the segments were looked at.

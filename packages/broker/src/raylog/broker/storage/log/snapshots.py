@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.disk.files import FileSystem, read_bytes, remove_file, write_atomically
+from raylog.broker.storage.segments.held import hold
 from raylog.broker.storage.segments.segment import SNAPSHOT, Segment, file_name
 from raylog.broker.storage.state.producers import Producers
 from raylog.protocol.errors import CorruptMessage
@@ -85,7 +86,7 @@ def load_producers(
 
 
 def _replay(segment: Segment, start: Offset, producers: Producers, now_ms: TimestampMs) -> None:
-    with segment.hold() as held:
+    with hold(segment) as held:
         located = held.find(start) if start > segment.base_offset else None
         if located is None and start > segment.base_offset:
             return

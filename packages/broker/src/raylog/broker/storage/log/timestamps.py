@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from raylog.broker.storage.disk.files import FileClosed
 from raylog.broker.storage.log.first_read import check_first_read
 from raylog.broker.storage.log.log import Log
-from raylog.broker.storage.segments.held import LOOKUP_BYTES, HeldSegment, Located
+from raylog.broker.storage.segments.held import LOOKUP_BYTES, HeldSegment, Located, hold
 from raylog.broker.storage.segments.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.segments.segment import KeptPeak, Segment
 from raylog.protocol.errors import CorruptMessage
@@ -64,7 +64,7 @@ def _first_at(
             break
         if segment.max_timestamp < timestamp:
             continue
-        with segment.hold() as held:
+        with hold(segment) as held:
             found = _in_segment(log, held, timestamp, start, bound)
         if found is not None:
             return found
@@ -100,7 +100,7 @@ def _by_indexes(held: HeldSegment, look_up: Callable[[OffsetIndex, TimeIndex], T
     try:
         return look_up(*segment.indexes)
     except CorruptMessage:
-        segment.rebuild_indexes(held)
+        held.rebuild_indexes()
         return look_up(*segment.indexes)
 
 
@@ -138,7 +138,7 @@ def _highest(log: Log, segment: Segment, start: Offset, bound: Offset) -> int:
     highest = segment.max_timestamp  # before its offset is read: see Segment.max_timestamp_offset
     if start <= segment.base_offset and segment.max_timestamp_offset < bound:
         return highest
-    with segment.hold() as held:
+    with hold(segment) as held:
         counted, peak, peak_offset = _by_indexes(held, lambda index, times: _peak_before(index, times, bound))
         if start <= segment.base_offset or (peak_offset >= start and _begins_at_or_after(held, peak_offset, start)):
             return _scan(log, held, Offset(counted + 1), start, bound, peak).timestamp

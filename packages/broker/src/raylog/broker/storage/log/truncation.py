@@ -7,11 +7,13 @@ removal is durable before the next.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
+from raylog.broker.storage.log.contents import LogContents
 from raylog.broker.storage.log.doomed import remove_doomed_now
 from raylog.broker.storage.log.snapshots import load_producers, remove_snapshots
+from raylog.broker.storage.segments.held import hold
+from raylog.broker.storage.segments.loading import truncate
 from raylog.broker.storage.segments.segment import Segment
 from raylog.broker.storage.segments.segments import number_at
 from raylog.broker.storage.state.epochs import LeaderEpochs
@@ -19,36 +21,12 @@ from raylog.broker.storage.state.offsets import Mark
 from raylog.broker.storage.state.producers import Producers
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
-if TYPE_CHECKING:
-    from raylog.broker.storage.log.log import Log
-
 logger = EventLog(__name__)
 
 NEVER = Offset(2**63 - 1)
 
 
-class Damage(NamedTuple):
-    """Where a log cannot be read on."""
-
-    segment: Segment
-    position: FilePosition
-    """In the segment's file: what lies before it there is good. At the file's end, batches are missing behind it."""
-    offset: Offset
-    """The first one that cannot be read."""
-    reason: str
-
-    def is_in(self, log: Log) -> bool:
-        """Whether what it is about was neither deleted nor cut off since. The caller holds the lock."""
-        segment = self.segment
-        if segment not in log.segments or self.position > segment.size:
-            return False
-        return self.position < segment.size or self.offset < log.end_of(segment)
-
-    def __str__(self) -> str:
-        return f"{self.segment.log_path} at position {self.position}, offset {self.offset}: {self.reason}"
-
-
-def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
+def truncate_to(log: LogContents, offset: Offset, now_ms: TimestampMs) -> Offset:
     """Drop every batch that reaches to or beyond ``offset``; answers the new end, which may be lower.
 
     Durable when it returns: what was cut off cannot come back after a crash. Producers are known as of the new end,
@@ -67,7 +45,7 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
         number = number_at(log.segments, max(offset, offsets.start))
         last = log.segments[number]
         with log.flush_lock, log.health.guard(f"truncation of {log.tp} to offset {offset}"):
-            with last.hold() as held:
+            with hold(last) as held:
                 located = held.find(max(offset, offsets.start))
             end, position = (located.base_offset, located.position) if located else (offset, FilePosition(last.size))
             end = _cut(log, number, position, end, now_ms)
@@ -82,7 +60,7 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
         return end
 
 
-def mend(log: Log, now_ms: TimestampMs) -> None:
+def mend(log: LogContents, now_ms: TimestampMs) -> None:
     """Drop all from the damage on, if there is any, as :func:`truncate_to` does.
 
     Only once nobody counts on this replica's having them.
@@ -99,7 +77,7 @@ def mend(log: Log, now_ms: TimestampMs) -> None:
         logger.warning("damaged log truncated", partition=log.tp, offset=begin, end=end, reason=damage.reason)
 
 
-def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: TimestampMs) -> Offset:
+def _cut(log: LogContents, number: int, position: FilePosition, end: Offset, now_ms: TimestampMs) -> Offset:
     """Let the log end at ``position`` of segment ``number``, where ``end`` begins; answers the end.
 
     Nothing is left when only deleted records would be. The caller holds both locks.
@@ -123,7 +101,7 @@ def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: Tim
     if cut is not None:
         log.sums.forget(cut.base_offset)
         log.sums.save({segment.base_offset for segment in whole})
-        cut.truncate(position, end)
+        truncate(cut, position, end)
         cut.seal()
         cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
         log.unsaved.append(cut)
@@ -137,7 +115,7 @@ def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: Tim
     return end
 
 
-def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
+def start_anew(log: LogContents, offset: Offset, now_ms: TimestampMs) -> None:
     """Drop every batch, epoch and producer: the log begins, empty, at ``offset``, where nothing is of what it had.
 
     After a crash it either does so, too, or still has its old records from its old start on.
@@ -166,7 +144,7 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
         logger.warning("log started anew", partition=log.tp, offset=offset, start=before.start, end=before.end.offset)
 
 
-def _drop(log: Log, segment: Segment, end: Offset) -> None:
+def _drop(log: LogContents, segment: Segment, end: Offset) -> None:
     """Delete a segment, but for the log file where another segment will begin: that one will replace it.
 
     A log must not be without segments for a moment, or it would begin at 0 after a crash.

@@ -1,6 +1,6 @@
 """Reading a segment's log file, which cannot be closed meanwhile.
 
-:meth:`Segment.hold` gives a :class:`HeldSegment`, and nothing else reads a log file (tests/test_rules.py). Deletion,
+:func:`hold` gives a :class:`HeldSegment`, and nothing else reads a log file (tests/test_rules.py). Deletion,
 truncation and the end of a log close files at any moment, and the kernel gives a closed descriptor's number to the next
 file that is opened: a read without a hold would fail, or answer with the bytes of another file.
 """
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from raylog.broker.events import EventLog
 from raylog.broker.storage.disk.files import File, FileClosed, FileSlice
+from raylog.broker.storage.segments.segment import Segment, placed
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import FilePosition, Offset
 from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
-if TYPE_CHECKING:
-    from raylog.broker.storage.segments.segment import Segment
+logger = EventLog(__name__)
 
 LOOKUP_BYTES = 4096
 SCAN_BYTES = 1 << 20
@@ -89,7 +91,7 @@ class HeldSegment:
         try:
             return self._find_from(segment.index.lookup(offset), offset, trust=False)
         except CorruptMessage:
-            segment.rebuild_indexes(self)
+            self.rebuild_indexes()
             return self._find_from(segment.index.lookup(offset), offset, trust=True)
 
     def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
@@ -137,3 +139,39 @@ class HeldSegment:
                 yield FilePosition(position + at), header
                 at += header.size
             position += at
+
+    def rebuild_indexes(self, index_interval: int = LOOKUP_BYTES) -> None:
+        """Make both indexes from the batch headers; CorruptMessage when one cannot be read.
+
+        Of a closed segment all is read without the lock: appends to the log do not wait for that.
+        """
+        segment = self.segment
+        while True:
+            with nullcontext() if segment.sealed else segment.lock:
+                size = segment.size
+                fresh = self._indexed(size, index_interval)
+                with segment.lock:
+                    if size == segment.size:  # else it was cut meanwhile
+                        segment.index, segment.time_index = fresh.index, fresh.time_index
+                        break
+        logger.warning("indexes made anew", path=segment.log_path)
+
+    def _indexed(self, size: int, index_interval: int) -> Segment:
+        """Counts and indexes of the first ``size`` bytes as another object has them."""
+        segment = self.segment
+        fresh = Segment(
+            segment.fs, segment.directory, segment.base_offset, self._held(), segment.created_ms, segment.sums
+        )
+        fresh.index.clear()
+        fresh.time_index.clear()
+        for position, header in self.headers(0, size):
+            if not 0 <= header.base_offset - segment.base_offset <= header.last_offset - segment.base_offset < 2**31:
+                raise CorruptMessage(f"{segment.log_path} has an impossible offset at position {position}")
+            fresh.note((placed(header),), index_interval)
+        fresh.seal()
+        return fresh
+
+
+def hold(segment: Segment) -> HeldSegment:
+    """What reads the log file, which stays open until that is given back. FileClosed when it is closed already."""
+    return HeldSegment(segment, segment.acquire())

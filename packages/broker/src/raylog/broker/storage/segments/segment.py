@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from raylog.broker.events import EventLog
 from raylog.broker.storage.disk.files import File, FileClosed, FileSystem, remove_file
 from raylog.broker.storage.disk.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.disk.room import Room
-from raylog.broker.storage.segments.held import LOOKUP_BYTES, HeldSegment
 from raylog.broker.storage.segments.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.segments.unchecked import Unchecked
 from raylog.broker.storage.state.log_config import LogConfig
@@ -233,23 +231,13 @@ class Segment:
             self._file.release()
         return True
 
-    def truncate(self, position: FilePosition, next_offset: Offset) -> None:
-        """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it.
-
-        Append nothing after that: who is sending from the file would send other bytes than were there.
-        """
+    def cut_file(self, position: FilePosition) -> None:
+        """Cut the file at ``position``, durably; the indexes still tell of what was there (see loading.truncate)."""
         self.size = min(self.size, position)
         self.unchecked_end = min(self.unchecked_end, position)
         self.kept_peak = None
         self._file.truncate(position)
         self._file.fdatasync()  # or the old content could come back under what is appended next
-        with self.hold() as held:
-            try:
-                self.index.truncate_to(next_offset)
-                self.time_index.truncate_to(next_offset)
-            except CorruptMessage:
-                self.rebuild_indexes(held)
-            self._restore_tail(held)
 
     def close(self) -> None:
         """Give the log file back; who holds it, and slices in flight, keep it open. Idempotent, for any thread."""
@@ -267,14 +255,14 @@ class Segment:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def hold(self) -> HeldSegment:
-        """What reads the log file, which stays open until that is given back. FileClosed when it is closed already:
-        the segment was deleted or cut off, or the log was closed.
+    def acquire(self) -> File:
+        """One hold on the log file, for held.hold. FileClosed when it is closed already: the segment was deleted or
+        cut off, or the log was closed.
         """
         file = self._file
         if not file.acquire():
             raise FileClosed(f"{self.log_path} was closed here meanwhile")
-        return HeldSegment(self, file)
+        return file
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -284,74 +272,10 @@ class Segment:
 
     # --- loading ---------------------------------------------------------------------------------------------
 
-    def load_sealed(self) -> None:
-        """Trust the log file; take up the indexes unread, or rebuild and save them when they are not as noted."""
-        self.sealed = True
-        self.unchecked_end = self.size
-        noted = self.sums.get(self.base_offset, self.size)
-        if noted and self.index.open_saved(noted[1:3]) and self.time_index.open_saved(noted[3:5]):
-            self.max_timestamp = TimestampMs(noted.max_timestamp)
-            self.max_timestamp_offset = Offset(noted.max_timestamp_offset)
-            return
-        with self.hold() as held:
-            self.rebuild_indexes(held)
-        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
-        self.save_indexes()
-
-    def load_active(self) -> Offset | None:
-        """Trust the log file's batches and load the indexes; answers the next offset.
-
-        None when the file does not end with a whole batch: it must be recovered.
-        """
-        try:
-            self.load_sealed()
-            self.sealed = False
-            with self.hold() as held:
-                next_offset, end = self._restore_tail(held)
-        except CorruptMessage:
-            return None
-        return next_offset if end == self.size else None
-
-    def rebuild_indexes(self, held: HeldSegment, index_interval: int = LOOKUP_BYTES) -> None:
-        """Make both indexes from the batch headers; CorruptMessage when one cannot be read.
-
-        Of a closed segment all is read without the lock: appends to the log do not wait for that.
-        """
-        while True:
-            with nullcontext() if self.sealed else self.lock:
-                size = self.size
-                fresh = self._indexed(held, size, index_interval)
-                with self.lock:
-                    if size == self.size:  # else it was cut meanwhile
-                        self.index, self.time_index = fresh.index, fresh.time_index
-                        break
-        logger.warning("indexes made anew", path=self.log_path)
-
-    def _indexed(self, held: HeldSegment, size: int, index_interval: int) -> Segment:
-        """Counts and indexes of the first ``size`` bytes as another object has them."""
-        fresh = Segment(self.fs, self.directory, self.base_offset, self._file, self.created_ms, self.sums)
-        fresh.index.clear()
-        fresh.time_index.clear()
-        for position, header in held.headers(0, size):
-            if not 0 <= header.base_offset - self.base_offset <= header.last_offset - self.base_offset < 2**31:
-                raise CorruptMessage(f"{self.log_path} has an impossible offset at position {position}")
-            fresh.note((placed(header),), index_interval)
-        fresh.seal()
-        return fresh
-
-    def _restore_tail(self, held: HeldSegment) -> tuple[Offset, int]:
-        """Take up counting after the last index entry; answers the next offset and the position of the end."""
-        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
-        next_offset, start = self.base_offset, self.index.last_position()
-        end: int = start
-        for position, header in held.headers(start):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = TimestampMs(header.max_timestamp)
-                self.max_timestamp_offset = Offset(header.last_offset)
-            next_offset = Offset(header.next_offset)
-            end = position + header.size
-        self._since_index = end - start
-        return next_offset, end
+    def count_on(self, max_timestamp: TimestampMs, max_timestamp_offset: Offset, since_index: int) -> None:
+        """Take up counting where the file ends, ``since_index`` bytes behind the batch of the last index entry."""
+        self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
+        self._since_index = since_index
 
     def reset(self) -> None:
         """Begin to count anew, from an empty file on: :meth:`note` what is good of it, then :meth:`cut` the rest."""
