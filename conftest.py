@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from collections.abc import Generator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit import process_logs
 from kit.machine import SLOWNESS
 from kit.scheduling import SECONDS, FilesTogether, longest_first, seconds_of_files
 
@@ -25,7 +28,7 @@ settings.load_profile(os.environ.get("RAYLOG_HYPOTHESIS_PROFILE", "fast"))
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Time limits scale with the machine's speed."""
     limit = item.get_closest_marker("timeout")
-    seconds = float(limit.args[0] if limit and limit.args else item.config.getini("timeout"))
+    seconds = float(limit.args[0] if limit and limit.args else item.config.getini("timeout") or 0)
     item.add_marker(pytest.mark.timeout(seconds * SLOWNESS), append=False)
 
 
@@ -52,6 +55,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
     if hasattr(config, "workerinput"):
         longest_first(items)
+
+
+def pytest_runtest_setup() -> None:
+    process_logs.begin_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails tells what brokers did meanwhile, and how to repeat it."""
+    report = yield
+    if report.failed:
+        said = [(title, process_logs.last(text.splitlines())) for title, text in report.sections if " log " in title]
+        kept = [section for section in report.sections if " log " not in section[0]]
+        said += [(f"log of {path}", lines) for path, lines in process_logs.written()]
+        said.append(("repeat it", [process_logs.command(item.nodeid, item.config.getoption("randomly_seed", None))]))
+        report.sections = [*kept, *((title, "\n".join(lines)) for title, lines in said)]
+    return report
+
+
+def pytest_configure() -> None:
+    logging.getLogger("raylog").setLevel(logging.INFO)
 
 
 def pytest_report_header() -> str:

@@ -1,11 +1,12 @@
 """A broker in a process of its own, without Ray: to be stopped, killed, and started on a copy of its directory.
 
-``python broker_process.py DIR ZOOKEEPER SESSION_MS`` is what :class:`BrokerProcess` runs. Like the actor it tries
+``python -m kit.broker_process DIR ZOOKEEPER SESSION_MS`` is what :class:`BrokerProcess` runs. Like the actor it tries
 again what is in its way; it is its own controller's only broker.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
@@ -17,12 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kit import process_logs
 from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId
 
+TESTS = Path(__file__).parents[1]
 BROKER_ID = 0
 RETRY_S = 0.1
 SERVING, REFUSED = "serving ", "refused "
@@ -33,9 +36,16 @@ class BrokerProcess:
 
     def __init__(self, directory: Path, zookeeper: str, *, session_ms: int) -> None:
         arguments = [str(directory), zookeeper, str(session_ms)]
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self._log = directory.with_name(f"{directory.name}.out")
+        process_logs.watch(self._log.parent, self._log.name)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kit.broker_process", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
+            )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.refusals: list[str] = []
         """What was in its way, in order."""
@@ -61,6 +71,7 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
+        process_logs.forget(self._log.parent)
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -112,4 +123,5 @@ def _run(directory: Path, zookeeper: str, session_ms: int) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     _run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

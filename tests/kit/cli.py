@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit import process_logs
 from kit.machine import SLOWNESS
 from raylog.coordination.zookeeper.credentials import read_credentials
 
@@ -46,6 +47,9 @@ class RunningCluster:
     home: Path
     data_dir: Path
 
+    def __post_init__(self) -> None:
+        process_logs.watch(self.data_dir, "ray-start.log", "*/broker.log", "zookeeper/*.log")
+
     @classmethod
     def up(cls, root: Path, *arguments: str, home: Path | None = None) -> RunningCluster:
         """``raylog up`` in ``root/data``; take it down again with :meth:`down`."""
@@ -58,6 +62,7 @@ class RunningCluster:
         return raylog(self.home, command, "--data-dir", str(self.data_dir), *arguments, check=check)
 
     def down(self) -> None:
+        process_logs.forget(self.data_dir)
         self.raylog("down")
 
     def status(self) -> dict[str, Any]:

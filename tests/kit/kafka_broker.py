@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from kit import process_logs
 from kit.kafka_java import KAFKA_4
 from kit.machine import scaled
 from kit.maven import jars
@@ -74,6 +75,7 @@ class KafkaCluster(Opened):
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def open(self) -> None:
+        process_logs.watch(self._root, "*/output")
         for broker_id in self._ports:
             self._format(broker_id)
             self.start(broker_id)
@@ -82,6 +84,7 @@ class KafkaCluster(Opened):
 
     def close(self) -> None:
         """Kill what runs."""
+        process_logs.forget(self._root)
         for broker_id in list(self._processes):
             self.kill(broker_id)
 

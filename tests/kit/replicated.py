@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kit import replica_process, segments
+from kit import process_logs, replica_process, segments
 from kit.cluster import KEEPS
 from kit.machine import scaled, scaled_ms
 from kit.namespaces import Network
@@ -108,6 +108,7 @@ class ReplicatedCluster(Opened):
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
+        process_logs.watch(self.root, "*.out", "twin-*/*.out", "zookeeper/*.log")
         self.zookeeper.start()
         for broker_id in range(self.size):
             if self._network:
@@ -118,6 +119,7 @@ class ReplicatedCluster(Opened):
 
     def close(self) -> None:
         """Kill what runs."""
+        process_logs.forget(self.root)
         if self._store is not None:
             self._store.close()
         for broker_id in list(self._twins):

@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kit import process_logs
 from kit.spark import local_spark
 from raylog.spark import sink
 
@@ -40,6 +41,7 @@ class SparkProcess:
 
     def start(self) -> None:
         self._directory.mkdir()
+        process_logs.watch(self._directory, "log")
         arguments = [json.dumps(asdict(self._job)), str(self._directory)]
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -61,6 +63,7 @@ class SparkProcess:
 
     def kill(self) -> None:
         """Kill all of them at once; does no harm when they don't run."""
+        process_logs.forget(self._directory)
         if self._process is not None:
             self.signal(signal.SIGKILL)
             self._process.wait()

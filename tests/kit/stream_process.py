@@ -20,6 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from kit import process_logs
 from kit.spark import local_spark
 from raylog.spark import stream
 
@@ -34,6 +35,7 @@ class StreamProcess:
 
     def __init__(self, directory: Path, servers: str, topic: str, *mode: str) -> None:
         self.errors = Path(mkdtemp(dir=directory)) / "errors"
+        process_logs.watch(self.errors.parent, self.errors.name)
         with self.errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kit.stream_process", str(directory), servers, topic, *mode],
@@ -62,6 +64,7 @@ class StreamProcess:
         """SIGKILL for the driver with its JVM and workers, or for the driver alone; and wait until all are gone."""
         if self._process.stdout is None or self._process.stdout.closed:
             return
+        process_logs.forget(self.errors.parent)
         if whole:
             with suppress(ProcessLookupError):  # all of them have ended by themselves
                 os.killpg(self._process.pid, signal.SIGKILL)

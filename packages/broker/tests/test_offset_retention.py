@@ -480,7 +480,8 @@ def test_pass_that_fails_for_many_groups_is_one_line(world: World, caplog: pytes
         for step in (lambda: world.check(1), world.retention.forget_deleted_topics):
             caplog.clear()
             step()
-            assert len(caplog.records) == lines, [record.getMessage() for record in caplog.records]
+            warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(warnings) == lines, warnings
         assert asks.asked["forget_deleted_topics"] == 2 * 21
         asks.asked.clear()
 
