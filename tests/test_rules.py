@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ ONLY_IN = {
     "ray": {
         "coordination/host/ray_token",
         "broker/launch/actor", "broker/launch/ray_driver", "broker/launch/supervisor",
-        "client/cluster", "client/handlers/consumer_actor", "client/handlers/actor_group",
+        "client/cluster", "client/network/ray_brokers", "client/handlers/consumer_actor", "client/handlers/actor_group",
         "client/data", "client/ray_data/source", "client/ray_data/sink", "client/telemetry/ray_metrics",
         "spark/sessions/sessions", "spark/sessions/nodes", "spark/sessions/ray",
     },
@@ -135,6 +135,47 @@ def test_imports_keep_to_their_place(path: Path) -> None:
             assert module in places, f"{library} is imported in {module}"
     if "pyspark" in imported:
         assert module.startswith("spark/")
+
+
+def imported_modules(path: Path, modules: Container[str]) -> set[str]:
+    """Which of ``modules`` (``raylog.broker.parts``) the file imports, wherever in it and for whatever: types, too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {
+                name if (name := f"{node.module}.{alias.name}") in modules else node.module for alias in node.names
+            }
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            found |= {str(node.args[0].value)} if name == "import_module" else set()
+    return {name for name in found if name in modules}
+
+
+def circle_in(arrows: Mapping[str, Iterable[str]]) -> list[str]:
+    """What is left of ``arrows`` when modules that import nothing of the rest go, again and again: circles, and all
+    that leads into one."""
+    left = {module: set(imported) for module, imported in arrows.items()}
+    while ends := {module for module, imported in left.items() if not imported}:
+        left = {module: imported - ends for module, imported in left.items() if module not in ends}
+    return sorted(left)
+
+
+def test_a_circle_of_imports_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("if TYPE_CHECKING:\n    from a import b\nimport_module('a.c')\nfrom a.d import x\nimport a.e\n")
+    assert imported_modules(path, {"a", "a.b", "a.c", "a.d", "a.e"}) == {"a.b", "a.c", "a.d", "a.e"}
+    assert circle_in({"a": ["b"], "b": ["c"], "c": []}) == []
+    assert circle_in({"a": ["b"], "b": ["c"], "c": ["b"], "d": []}) == ["a", "b", "c"]
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """Also not for types alone (TYPE_CHECKING): who reads one of them has to read all."""
+    modules = {f"raylog/{module_of(path)}".replace("/", ".").removesuffix(".__init__"): path for path in SOURCES}
+    arrows = {module: imported_modules(path, modules) - {module} for module, path in modules.items()}
+    assert sum(map(len, arrows.values())) > len(SOURCES)
+    assert circle_in(arrows) == []
 
 
 def makes_threads(path: Path) -> bool:

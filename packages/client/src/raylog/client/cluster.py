@@ -1,12 +1,7 @@
-"""The way in: a cluster found through Ray, through its data directory, or by its addresses.
-
-Brokers are named actors in a Ray namespace of their own, which begins with ``raylog-``. They are looked up in
-it; this process's own namespace is left alone, since other libraries put actors of fixed names there.
-"""
+"""The way in: a cluster found through Ray, through its data directory, or by its addresses."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,28 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.util import list_named_actors
 
 from raylog.client.admin import Admin
 from raylog.client.arguments import arguments as given
 from raylog.client.config.client import ACKS, server_text
 from raylog.client.config.compression import COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
-from raylog.client.network.registry import KnownCluster, cluster_in, only_running_cluster
+from raylog.client.network.discovery import only_cluster
+from raylog.client.network.ray_brokers import cluster_on_ray, join_ray
+from raylog.client.network.registry import cluster_in
 from raylog.client.producer import Producer
 from raylog.coordination.host.clocks import wall_ms
-from raylog.coordination.host.ray_token import ray_token
 from raylog.coordination.zookeeper.credentials import read_credentials
 from raylog.protocol.batches.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable, InvalidRequest, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.texts import host_port
 
-_NAMESPACE = "raylog-"
-_ACTOR = re.compile(r"broker-(\d+)")
 _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
-_DESCRIBE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +127,7 @@ class Cluster:
 
     def join_ray(self) -> None:
         """Connect this process to the cluster's Ray, unless it is connected already. BrokerNotAvailable: it can't."""
-        _join_ray(self.ray_address, self.ray_token_path)
+        join_ray(self.ray_address, self.ray_token_path)
 
     def broker(self, broker_id: int) -> BrokerHandle:
         """A handle to one broker's actor, through Ray. BrokerNotAvailable when Ray doesn't know it."""
@@ -186,16 +176,12 @@ def connect(
     if bootstrap_servers is not None:
         return Cluster(bootstrap_servers)
     if data_dir is not None:
-        return _known(cluster_in(data_dir if isinstance(data_dir, Path) else Path(given.text("data_dir", data_dir))))
-    if address is not None:
-        _join_ray(given.text("address", address))
-        return _on_ray(address)
-    if ray.is_initialized() and _namespaces():
-        return _on_ray(None)
-    return _known(only_running_cluster())
-
-
-def _known(found: KnownCluster) -> Cluster:
+        found = cluster_in(data_dir if isinstance(data_dir, Path) else Path(given.text("data_dir", data_dir)))
+    elif address is not None:
+        join_ray(given.text("address", address))
+        found = cluster_on_ray(address)
+    else:
+        found = only_cluster()
     return Cluster(
         found.bootstrap_servers,
         ray_address=found.ray_address,
@@ -204,66 +190,3 @@ def _known(found: KnownCluster) -> Cluster:
         actors=found.actors,
         zookeeper_auth_path=found.zookeeper_auth_path,
     )
-
-
-def _join_ray(address: str | None, token_path: str = "") -> None:
-    if ray.is_initialized():
-        return
-    try:
-        with ray_token(token_path):
-            ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
-        raise BrokerNotAvailable(f"no Ray cluster at {address}: {error}") from error
-
-
-def _namespaces() -> dict[str, dict[int, str]]:
-    """Per namespace of brokers, their actors' names by broker id."""
-    found: dict[str, dict[int, str]] = {}
-    for actor in list_named_actors(all_namespaces=True):
-        namespace, name = actor["namespace"], actor["name"]
-        match = _ACTOR.fullmatch(name)
-        if namespace.startswith(_NAMESPACE) and match:
-            found.setdefault(namespace, {})[int(match[1])] = name
-    return found
-
-
-def zookeeper_auth_on_ray(connect: str) -> str:
-    """The credentials for the ZooKeeper at ``connect`` from the brokers on the Ray cluster that this process is
-    connected to; "" when there are none that use it, or it asks for none.
-    """
-    if not ray.is_initialized():
-        return ""
-    for namespace, actors in _namespaces().items():
-        for name in actors.values():
-            try:
-                actor: Any = ray.get_actor(name, namespace=namespace)
-                answer: str = ray.get(actor.zookeeper_auth.remote(connect), timeout=_DESCRIBE_TIMEOUT_S)
-            except (RayError, ValueError, AttributeError):
-                continue  # it is gone, or of an older release
-            if answer:
-                return answer
-            break  # the others of this cluster use the same
-    return ""
-
-
-def _on_ray(address: str | None) -> Cluster:
-    """The brokers of the Ray cluster that this process is connected to."""
-    found = _namespaces()
-    if len(found) != 1:
-        names = ", ".join(sorted(found)) or "none"
-        raise BrokerNotAvailable(
-            f"which raylog cluster on this Ray cluster ({names})? connect by data_dir or bootstrap_servers, "
-            "or bring one up with `raylog up --address …`"
-        )
-    [(namespace, actors)] = found.items()
-    address = address or ray.get_runtime_context().gcs_address
-    try:
-        brokers: list[Any] = [ray.get_actor(name, namespace=namespace) for _, name in sorted(actors.items())]
-        asked = [broker.describe.remote() for broker in brokers]
-        described: list[dict[str, Any]] = ray.get(asked, timeout=_DESCRIBE_TIMEOUT_S)
-    except (RayError, ValueError) as error:
-        raise BrokerNotAvailable(f"the brokers in Ray namespace {namespace!r} do not answer: {error}") from error
-    servers = [host_port(facts["host"], facts["port"]) for facts in described if "port" in facts]
-    if not servers:
-        raise BrokerNotAvailable(f"no broker in Ray namespace {namespace!r} serves yet; try again in a moment")
-    return Cluster(servers, ray_address=address, namespace=namespace, actors=actors)

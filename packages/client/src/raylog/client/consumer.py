@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.arguments import arguments as given
 from raylog.client.arguments.interceptors import ConsumerInterceptor
@@ -28,6 +27,7 @@ from raylog.client.groups.calls import made_here
 from raylog.client.groups.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets, named
 from raylog.client.groups.group_consumer import RebalanceListener
 from raylog.client.groups.group_consumer_join import subscribed
+from raylog.client.network.discovery import only_cluster
 from raylog.client.read_errors import WakeupError
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.telemetry.metrics_reporter import Statistics
@@ -79,7 +79,7 @@ class Consumer(ConsumerInGroup):
             config["group_id"] = given.group_id(group_id)
         given.check_listener(listener)
         given.check_called_listener(listener)
-        servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+        servers = only_cluster().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
         super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._admin: Admin | None = None
         self._woken = False

@@ -13,10 +13,10 @@ import ray
 from ray.data import Dataset, read_datasource
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.arguments import arguments as given
 from raylog.client.batches.decode import schema_of
+from raylog.client.cluster import connect
 from raylog.client.fetch.consumer_config import isolation_level_of
 from raylog.client.producer import Producer
 from raylog.client.ranges.host_addresses import HostAddresses
@@ -160,7 +160,7 @@ def write(
 def _servers(bootstrap_servers: str | None) -> str:
     if bootstrap_servers is not None:
         return bootstrap_servers
-    cluster = client.connect()
+    cluster = connect()
     cluster.join_ray()
     return cluster.bootstrap_servers
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from re import Pattern
 from typing import NamedTuple
 
@@ -27,8 +25,8 @@ from raylog.client.fetch.subscription import Subscription
 from raylog.client.groups.group_consumer import AnyListener, GroupReader, Membership
 from raylog.client.groups.group_consumer_core import GroupCore, Offsets
 from raylog.client.groups.member import GroupMember
+from raylog.client.network.discovery import zookeeper_auth
 from raylog.client.network.metadata import Metadata
-from raylog.client.network.registry import zookeeper_auth
 from raylog.client.results import BrokerDescription
 from raylog.coordination.groups.assignors import Assignor
 from raylog.coordination.groups.offsets import RegistryOffsetStore
@@ -91,7 +89,7 @@ def join_group(
     found = _ask(settings, new_admin)
     store = ZkStore(
         found.zookeeper,
-        auth=settings[ZOOKEEPER_AUTH] or zookeeper_auth(found.zookeeper) or _auth_on_ray(found.zookeeper),
+        auth=settings[ZOOKEEPER_AUTH] or zookeeper_auth(found.zookeeper),
         session_timeout_ms=settings[SESSION_TIMEOUT_MS],
         connect_timeout_ms=settings[DEFAULT_API_TIMEOUT_MS],
     )
@@ -149,14 +147,6 @@ def join_group(
     except BaseException:
         store.close()
         raise
-
-
-def _auth_on_ray(connect: str) -> str:
-    """See zookeeper_auth_on_ray; a process that never loaded Ray is in no Ray cluster, and need not load it here."""
-    if "ray" not in sys.modules:
-        return ""
-    answer: str = import_module("raylog.client.cluster").zookeeper_auth_on_ray(connect)
-    return answer
 
 
 class _Found(NamedTuple):

@@ -24,9 +24,8 @@ _PROBE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """What a client needs of ``cluster.json``."""
+    """What a client needs to know: of ``cluster.json``, or from the brokers themselves."""
 
-    data_dir: Path
     bootstrap_servers: str
     namespace: str
     """The Ray namespace of the broker actors."""
@@ -49,7 +48,6 @@ def cluster_in(data_dir: Path) -> KnownCluster:
         )
     try:
         return KnownCluster(
-            data_dir=data_dir.absolute(),
             bootstrap_servers=found["bootstrap_servers"],
             namespace=found["namespace"],
             ray_address=found["ray"]["address"],

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.arguments import arguments as given
 from raylog.client.batches.decode import schema_of
+from raylog.client.cluster import connect
 from raylog.client.consumer import Consumer
 from raylog.client.fetch.consumer_config import consumer_settings
 from raylog.client.groups.group_consumer import RebalanceListener
@@ -245,7 +245,7 @@ def stream(
     for name in config:
         if name.replace("_", ".") in _SETTLED:
             raise InvalidConfig(f"{name} cannot be set here: asking for the next table commits the one before")
-    servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+    servers = connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     latest = auto_offset_reset == "latest"
     listener = _Listener(Admin(servers), latest=latest, fail_on_data_loss=fail_on_data_loss)
     settings = {**config, "auto_offset_reset": "none", "enable_auto_commit": False, "enable_auto_offset_store": True}

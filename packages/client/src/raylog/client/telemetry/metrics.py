@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import nan
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-__all__ = ["CONSUMER_METRICS", "PRODUCER_METRICS", "FetchCounts", "Metric", "NetworkCounts", "SendCounts", "Window"]
+__all__ = [
+    "CONSUMER_METRICS",
+    "PRODUCER_METRICS",
+    "FetchCounts",
+    "Metric",
+    "NetworkCounts",
+    "SendCounts",
+    "Series",
+    "Window",
+]
 
 SAMPLE_MS = 30_000
 
@@ -28,6 +37,16 @@ class Metric(NamedTuple):
     def is_total(self) -> bool:
         """It only grows, from zero at the client's start."""
         return self.name.endswith("-total")
+
+
+class Series(Protocol):
+    """A metric as its exporter knows it."""
+
+    def inc(self, value: float, tags: dict[str, str], /) -> None:
+        """Of a total: so much came on top."""
+
+    def set(self, value: float, tags: dict[str, str], /) -> None:
+        """Of any other."""
 
 
 _COMMON = (

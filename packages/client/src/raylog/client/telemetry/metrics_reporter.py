@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import count
 from math import isnan
 from threading import Lock
-from typing import Protocol
 from weakref import WeakMethod
 
 from raylog.client.config.client import CLIENT_ID, STATISTICS_INTERVAL_MS
-from raylog.client.telemetry.metrics import Metric
+from raylog.client.telemetry.metrics import Metric, Series
 from raylog.client.telemetry.seldom import Seldom
 from raylog.coordination.host.clocks import monotonic_ms
 from raylog.coordination.host.loops import Loop, Loops
@@ -23,7 +21,7 @@ from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
 
-__all__ = ["MetricsExport", "MetricsReporter", "Series", "Statistics"]
+__all__ = ["MetricsExport", "MetricsReporter", "Statistics"]
 
 log = Logger(__name__)
 
@@ -33,16 +31,6 @@ Statistics = Callable[[dict[str, float]], object]
 _RAY_INTERVAL_S = 5.0
 """As brokers tell theirs."""
 _CLOSE_S = 1.0
-
-
-class Series(Protocol):
-    """A metric as its exporter knows it."""
-
-    def inc(self, value: float, tags: dict[str, str], /) -> None:
-        """Of a total: so much came on top."""
-
-    def set(self, value: float, tags: dict[str, str], /) -> None:
-        """Of any other."""
 
 
 class MetricsReporter:
@@ -78,10 +66,12 @@ class MetricsReporter:
         try:
             if self._stats_cb is not None:
                 self._every(self._interval_s, "raylog-statistics", self._call)
-            ray = import_module("raylog.client.telemetry.ray_metrics") if "ray" in sys.modules else None
-            if ray is not None and ray.is_inside():
-                export = MetricsExport(self._client, self._client_id, self._rows, ray.series)
-                self._every(_RAY_INTERVAL_S, "raylog-ray-metrics", export.publish, export.end)
+            if "ray" in sys.modules:
+                from raylog.client.telemetry import ray_metrics  # noqa: PLC0415 (it loads Ray)
+
+                if ray_metrics.is_inside():
+                    export = MetricsExport(self._client, self._client_id, self._rows, ray_metrics.series)
+                    self._every(_RAY_INTERVAL_S, "raylog-ray-metrics", export.publish, export.end)
         except BaseException:
             self.stop(wait=False)
             raise

@@ -8,8 +8,7 @@ from typing import Any
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from raylog.client.telemetry.metrics import Metric
-from raylog.client.telemetry.metrics_reporter import Series
+from raylog.client.telemetry.metrics import Metric, Series
 
 _lock = Lock()
 _known: dict[str, Series] = {}
