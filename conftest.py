@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kit import process_logs
+from kit.forms import SEED
 from kit.machine import SLOWNESS
 from kit.scheduling import SECONDS, FilesTogether, longest_first, seconds_of_files
 
@@ -74,8 +75,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
     logging.getLogger("raylog").setLevel(logging.INFO)
+    os.environ[SEED] = str(config.getoption("randomly_seed", "0"))
 
 
 def pytest_report_header() -> str:

@@ -10,8 +10,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 NIGHTLY = os.environ.get("RAYLOG_TEST_FORM") == "nightly"
+SEED = "RAYLOG_TEST_SEED"
+"""The environment variable that has the seed of the run's random order."""
 
 
 def some(things: Sequence[T], each: int) -> Sequence[T]:
     """Each ``each``-th of them, beginning at a place that the seed of the run's random order chooses; all at night."""
-    return things if NIGHTLY else things[random.randrange(each) :: each]
+    return things if NIGHTLY else things[begin(each) :: each]
+
+
+def begin(each: int) -> int:
+    """A number below ``each``, the same for a test that is repeated alone.
+
+    Within a test, chance begins with the seed and the test's name; while tests are collected, it depends on all.
+    """
+    collects = "PYTEST_CURRENT_TEST" not in os.environ
+    return (random.Random(os.environ.get(SEED)) if collects else random).randrange(each)

@@ -158,7 +158,9 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
         cluster.resume(follower)
     print(f"\nanswers until there were enough replicas, by error code: {dict(codes)}")
     assert offsets == [2, 3]
-    assert sorted(values(servers, "strict"), key=repr) == [b"loop"] * 2 + [b"thread"] * 2
+    found = values(servers, "strict")
+    assert found.count(b"never mind") <= 1  # what a producer gave up may be in the log
+    assert sorted((value for value in found if value != b"never mind"), key=repr) == [b"loop"] * 2 + [b"thread"] * 2
     cluster.wait_in_sync("strict", 1)
 
 

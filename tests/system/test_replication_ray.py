@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster
 
 from kit.cli import RunningCluster
 from kit.history_checker import Verdict
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.workload import Workload
 from raylog.broker.launch.local_ray import PLACE_LABEL
@@ -30,7 +30,7 @@ CONFIG = ("default.replication.factor=3", "min.insync.replicas=2", "replica.lag.
 NOTICED_SOON = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1_000,
+    "health_check_timeout_ms": scaled_ms(1_000),
     "health_check_failure_threshold": 4,
 }
 

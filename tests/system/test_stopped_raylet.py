@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from kit.cli import RunningCluster
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.launch.local_ray import PLACE_LABEL
@@ -28,7 +28,7 @@ WAIT_S = 60.0
 NOTICED_SOON = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1_000,
+    "health_check_timeout_ms": scaled_ms(1_000),
     "health_check_failure_threshold": 4,
 }
 """Soon, but later than a raylet that a busy machine holds up for two seconds."""
@@ -61,14 +61,23 @@ def cluster(nodes: Cluster, tmp_path: Path) -> Iterator[RunningCluster]:
 
 
 def produced(address: tuple[str, int]) -> int | None:
-    """The offset of one more record; None while it is refused or nobody answers."""
+    """The offset of one more record; None if it is refused or not answered soon: it may be in the log all the same."""
     try:
-        with WireClient(address, timeout_s=5) as client:
+        with WireClient(address, timeout_s=scaled(5)) as client:
             [topic] = client.produce("t", BATCH).topics
     except (OSError, EOFError):
         return None
     [partition] = topic.partitions
     return partition.base_offset if partition.error_code == 0 else None
+
+
+def produced_beyond(address: tuple[str, int], offset: int, what: str) -> int:
+    """The offset of a record that is acknowledged, once one is: it lies beyond that of one acknowledged before."""
+    answers: list[int | None] = []
+    wait_until(lambda: answers.append(produced(address)) or answers[-1] is not None, WAIT_S, what)
+    assert answers[-1] is not None
+    assert answers[-1] > offset, f"{what}: {answers}"
+    return answers[-1]
 
 
 def test_the_broker_of_a_hung_raylet_is_replaced_once_it_is_gone(nodes: Cluster, cluster: RunningCluster) -> None:
@@ -81,7 +90,7 @@ def test_the_broker_of_a_hung_raylet_is_replaced_once_it_is_gone(nodes: Cluster,
     address = (broker["host"], broker["port"])
     with Admin(f"{address[0]}:{address[1]}") as admin:
         admin.create_topic("t", 1)
-    wait_until(lambda: produced(address) == 0, WAIT_S, "the first serves")
+    acked = produced_beyond(address, -1, "the first serves")
 
     raylet = hung.all_processes["raylet"][0].process
     os.kill(raylet.pid, signal.SIGSTOP)
@@ -93,14 +102,14 @@ def test_the_broker_of_a_hung_raylet_is_replaced_once_it_is_gone(nodes: Cluster,
             return told if '"starting"' in told and "in use by another broker" in told else ""
 
         wait_until(waits, WAIT_S, "Ray has started the broker anew, and it waits", interval_s=0.5)
-        wait_until(lambda: produced(address) == 1, WAIT_S, "the first still serves")
+        acked = produced_beyond(address, acked, "the first still serves")
         assert first.is_alive
     finally:
         os.kill(raylet.pid, signal.SIGCONT)
     raylet.wait(scaled(WAIT_S))  # its workers go by whether it has a process table entry
     wait_until(lambda: not first.is_alive, WAIT_S, "the first is gone with its raylet")
     gone = time.monotonic()
-    wait_until(lambda: produced(address) == 2, WAIT_S, "the second serves what the first acknowledged")
+    produced_beyond(address, acked, "the second serves, on from what the first acknowledged")
     print(
         f"\na hung raylet: overlap 0 s; the second broker serves {time.monotonic() - gone:.1f} s after the first's end"
     )
