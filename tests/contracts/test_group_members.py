@@ -12,7 +12,7 @@ from kit.machine import scaled
 from kit.stores import OpenStore
 from kit.topics import drop_topic
 from kit.waiting import wait_until
-from raylog.client.groups.changes import Began, Dropped
+from raylog.client.groups.changes import Assigned, Lost
 from raylog.client.groups.member import GroupMember
 from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.groups.offsets import RegistryOffsetStore
@@ -85,7 +85,7 @@ def test_what_moves_is_committed_as_it_is_given_up(cluster: MetadataStore, join:
     theirs = second.member.owned
 
     def begun() -> dict[TopicPartition, CommittedOffset | None]:
-        return {change.tp: change.committed for change in tuple(second.log) if isinstance(change, Began)}
+        return {change.tp: change.committed for change in tuple(second.log) if isinstance(change, Assigned)}
 
     wait_until(lambda: begun().keys() == theirs, WAIT_S, "its user has heard of all it owns")
     assert {tp: committed and committed.offset for tp, committed in begun().items()} == {
@@ -144,9 +144,9 @@ def test_a_lost_session_costs_the_partitions_and_a_registration(
     session = store.session
     open_store().end_session(session)
     wait_until(lambda: len(reader.log) == 18, WAIT_S, "six began, were lost, and began again")
-    assert {change.tp for change in reader.log[6:12] if isinstance(change, Dropped)} == set(tps(*range(6)))
+    assert {change.tp for change in reader.log[6:12] if isinstance(change, Lost)} == set(tps(*range(6)))
     assert {
-        change.tp: change.committed.offset for change in reader.log[12:] if isinstance(change, Began)
+        change.tp: change.committed.offset for change in reader.log[12:] if isinstance(change, Assigned)
     } == dict.fromkeys(tps(*range(6)), 5)
     assert store.session != session
 
@@ -167,7 +167,7 @@ def test_what_was_read_before_a_loss_is_not_committed_when_the_partition_is_ours
         wait_until(lambda: member.describe()["tenures"] == 12, WAIT_S, "it has lost them, and owns them again")
         with pytest.raises(IllegalGeneration, match=f"{tp}: member .* has not, or not any more"):
             member.commit({tp: CommittedOffset(Offset(60))})
-        assert [type(change) for change in member.changes()].count(Dropped) == 6
+        assert [type(change) for change in member.changes()].count(Lost) == 6
         member.commit({tp: CommittedOffset(Offset(51))})
         open_store().end_session(store.session)
         wait_until(lambda: member.describe()["tenures"] == 18, WAIT_S, "once more")

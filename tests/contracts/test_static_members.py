@@ -9,7 +9,7 @@ import pytest
 from kit.group_members import GROUP, Reader, started, tps
 from kit.stores import OpenStore
 from kit.waiting import wait_until
-from raylog.client.groups.changes import Began, Dropped
+from raylog.client.groups.changes import Assigned, Lost
 from raylog.client.groups.member import GroupMember
 from raylog.coordination.groups.assignors import Assignor
 from raylog.coordination.metadata import group_paths
@@ -84,7 +84,7 @@ def test_closed_member_finds_its_partitions_and_no_other_notices(
         members[place] = join(instance, assignor)
         await_shared(*members)
         assert members[place].member.owned == had
-        began = [change for change in members[place].reader.log if isinstance(change, Began)]
+        began = [change for change in members[place].reader.log if isinstance(change, Assigned)]
         assert {change.committed and change.committed.offset for change in began} == {100 + place}
         assert [len(other.reader.log) for other in others] == logs, "the others hear of nothing"
     assert len(cluster.children(group_paths.members(GROUP))) == 3
@@ -137,13 +137,13 @@ def test_member_whose_session_ended_comes_back(cluster: MetadataStore, join: Joi
         member.store.resume()
 
     def has_lost() -> bool:
-        return any(isinstance(change, Dropped) for change in member.reader.log)
+        return any(isinstance(change, Lost) for change in member.reader.log)
 
     wait_until(has_lost, WAIT_S, "it is told")
     await_shared(member, other)
 
 
-def test_static_member_that_ceases_while_it_closes_gives_that_up(cluster: MetadataStore, join: Join) -> None:
+def test_static_member_gives_up_what_is_revoked_while_it_closes(cluster: MetadataStore, join: Join) -> None:
     member = join(ONE)
     await_shared(member)
     member.reader.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.machine import scaled
 from kit.topics import put_topic
-from raylog.client.groups.changes import Began, Ceased, Dropped
+from raylog.client.groups.changes import Assigned, Lost, Revoked
 from raylog.client.groups.member import GroupMember
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.coordination.store.port import MetadataStore
@@ -67,7 +67,7 @@ class Reader:
     def __init__(self, member: GroupMember, ledger: Ledger | None = None) -> None:
         self.member = member
         self.positions: dict[TopicPartition, Offset] = {}
-        self.log: list[Began | Ceased | Dropped] = []
+        self.log: list[Assigned | Revoked | Lost] = []
         self.error: RaylogError | None = None
         self.end = 0
         """It reads up to here, of each partition."""
@@ -96,15 +96,15 @@ class Reader:
         except RaylogError as error:
             self.error = error
 
-    def _take(self, change: Began | Ceased | Dropped) -> None:
+    def _take(self, change: Assigned | Revoked | Lost) -> None:
         self.log.append(change)
         tp = change.tp
         match change:
-            case Began(_, committed):
+            case Assigned(_, committed):
                 self.positions[tp] = Offset(0) if committed is None else committed.offset
-            case Ceased():
+            case Revoked():
                 self.member.quiet(tp, CommittedOffset(self.positions.pop(tp)))
-            case Dropped():
+            case Lost():
                 self.positions.pop(tp, None)
 
     def _read(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kit.group_members import started
-from raylog.client.groups.changes import Began, Ceased
+from raylog.client.groups.changes import Assigned, Revoked
 from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import MemberId, PartitionIndex, TopicName, TopicPartition
 
@@ -66,7 +66,7 @@ class MemberProcess:
             if "change" in line:
                 tp = TopicPartition(TopicName(line["topic"]), PartitionIndex(line["partition"]))
                 found.pop(tp, None)
-                if line["change"] == "Began":
+                if line["change"] == "Assigned":
                     found[tp] = line["t"]
         return found
 
@@ -97,11 +97,11 @@ def main(zookeeper: str, session_ms: int) -> None:
             member.polled()
             for change in member.changes():
                 say(change=type(change).__name__, topic=change.tp.topic, partition=change.tp.partition)
-                if isinstance(change, Began):
+                if isinstance(change, Assigned):
                     has.add(change.tp)
                 else:
                     has.discard(change.tp)
-                if isinstance(change, Ceased):
+                if isinstance(change, Revoked):
                     member.quiet(change.tp, None)
 
 

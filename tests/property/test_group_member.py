@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from raylog.coordination.groups.assignors import Assignor
 from raylog.coordination.groups.group import Member
 from raylog.coordination.metadata.group_events import (
-    Begin,
-    Cease,
+    Assign,
     Claimed,
     ClaimInDoubt,
     ClaimPartition,
@@ -23,7 +22,6 @@ from raylog.coordination.metadata.group_events import (
     Deregistered,
     DeregisterFailed,
     Died,
-    Drop,
     Effect,
     Event,
     Evict,
@@ -31,6 +29,7 @@ from raylog.coordination.metadata.group_events import (
     Look,
     Looked,
     LookFailed,
+    Lose,
     Noticed,
     Publish,
     Published,
@@ -41,6 +40,7 @@ from raylog.coordination.metadata.group_events import (
     Release,
     Released,
     ReleaseFailed,
+    Revoke,
     SessionLost,
     Shares,
     Started,
@@ -92,7 +92,7 @@ class Actor:
         self.todo: deque[Effect] = deque()
         self.events: deque[Event] = deque([Started()])
         self.works_on: set[TopicPartition] = set()
-        self.ceasing: set[TopicPartition] = set()
+        self.revoked: set[TopicPartition] = set()
         self.lapsed = False
         self.leaving = False
         self.seen: View | None = None
@@ -125,13 +125,13 @@ class Actor:
     def carry_out(self, effect: Effect, fails: bool) -> Event | None:
         world, valid = self.world, self.session > 0
         match effect:
-            case Begin(tp):
+            case Assign(tp):
                 self.works_on.add(tp)
-            case Cease(tp):
-                self.ceasing.add(tp)
-            case Drop(tp):
+            case Revoke(tp):
+                self.revoked.add(tp)
+            case Lose(tp):
                 self.works_on.discard(tp)
-                self.ceasing.discard(tp)
+                self.revoked.discard(tp)
             case Register():
                 if valid and not (fails and self.chance() < 0.5):
                     world.ids[self.name] = self.session
@@ -175,10 +175,10 @@ class Actor:
         if not self.session:
             return False
         seen_all = self.machine.has_left or self.seen == self.view()
-        return not (self.todo or self.events or self.ceasing) and seen_all and self.machine.next_tick_ms() is None
+        return not (self.todo or self.events or self.revoked) and seen_all and self.machine.next_tick_ms() is None
 
     def quiet(self, tp: TopicPartition) -> None:
-        self.ceasing.discard(tp)
+        self.revoked.discard(tp)
         self.works_on.discard(tp)
         self.events.append(Quiet(tp, None))
 
@@ -225,9 +225,9 @@ class Cluster:
             self.check()
 
     def finish_a_batch(self) -> None:
-        ceasing = [(actor, tp) for actor in self.actors.values() for tp in sorted(actor.ceasing)]
-        if ceasing:
-            actor, tp = self.random.choice(ceasing)
+        revoked = [(actor, tp) for actor in self.actors.values() for tp in sorted(actor.revoked)]
+        if revoked:
+            actor, tp = self.random.choice(revoked)
             actor.quiet(tp)
 
     def time_passes(self) -> None:
@@ -290,7 +290,7 @@ class Cluster:
             self.now += 500
             for actor in self.actors.values():
                 actor.reconnect()
-                for tp in sorted(actor.ceasing):
+                for tp in sorted(actor.revoked):
                     actor.quiet(tp)
                 for _ in range(8):
                     actor.step(self.now)

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.client.groups.member_thread import MemberThread
 from raylog.client.groups.ports import MemberPorts
 from raylog.client.groups.requests import Commit, GoodBye, PolledAgain, Quieted
 from raylog.coordination.groups.assignors import Assignor
-from raylog.coordination.metadata.group_events import Begin, ClaimPartition, Died, Effect, Event
+from raylog.coordination.metadata.group_events import Assign, ClaimPartition, Died, Effect, Event
 from raylog.coordination.metadata.group_model import CommittedOffset, Registered
 from raylog.coordination.store.port import SessionEvent
 from raylog.protocol.errors import FencedInstanceId
@@ -55,7 +55,7 @@ class SimThread(MemberThread):
     def _carry_out(self, effect: Effect) -> Event | None:
         if isinstance(effect, ClaimPartition):
             self.member.claims(effect.tp)
-        elif isinstance(effect, Begin):
+        elif isinstance(effect, Assign):
             self.member.begins(effect.tp, self._registry.claims.get(effect.tp))
         return super()._carry_out(effect)
 
@@ -111,7 +111,7 @@ class SimMember:
         """Of what the user works on: the next record."""
         self._lives: dict[TopicPartition, int] = {}
         """Which life of the topic that is."""
-        self._ceasing: set[TopicPartition] = set()
+        self._revoked: set[TopicPartition] = set()
         self._committing: Future[None] | None = None
 
     def clock(self) -> MonotonicMs:
@@ -189,7 +189,7 @@ class SimMember:
     # --- the user
 
     def _work(self) -> None:
-        """As a consumer polls: hear what has changed, hand out one record of each partition, finish what ceases."""
+        """As a consumer polls: hear what has changed, hand out one record of each partition, finish what is revoked."""
         self.engine.at(max(WORK_MS, self.stuck_until - self.engine.now), self._user, self._work)
         if self.is_leaving or self.stuck_until > self.engine.now:
             return
@@ -199,26 +199,26 @@ class SimMember:
         for change in self.thread.changes.take():
             self._hear(change)
         for tp in sorted(self.positions):
-            if tp in self._ceasing:
-                self._cease(tp)
+            if tp in self._revoked:
+                self._give_up(tp)
             elif self.may_deliver(tp) and self._lives[tp] == self.groups.checker.life and self.groups.checker.is_there:
                 self.groups.works(self, tp, self.positions[tp])
                 self.positions[tp] = Offset(self.positions[tp] + 1)
 
     def _hear(self, change: Change) -> None:
         match change:
-            case Began(tp, committed, topic):
+            case Assigned(tp, committed, topic):
                 life = self.groups.checker.life
                 self._lives[tp] = next((n for n in range(life, -1, -1) if topic_id(n) == topic), GONE)
                 self.positions[tp] = committed.offset if committed is not None else Offset(0)
-            case Ceased(tp):
-                self._ceasing.add(tp)
-            case Dropped(tp):
+            case Revoked(tp):
+                self._revoked.add(tp)
+            case Lost(tp):
                 self.positions.pop(tp, None)
-                self._ceasing.discard(tp)
+                self._revoked.discard(tp)
 
-    def _cease(self, tp: TopicPartition) -> None:
-        self._ceasing.discard(tp)
+    def _give_up(self, tp: TopicPartition) -> None:
+        self._revoked.discard(tp)
         position = CommittedOffset(self.positions.pop(tp), metadata=self._author(tp))
         tenure = self.thread.changes.quiet(tp)
         if tenure is not None:

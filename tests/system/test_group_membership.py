@@ -20,7 +20,7 @@ from kit.member_process import MemberProcess
 from kit.stores import Counting
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.client.groups.changes import Dropped
+from raylog.client.groups.changes import Lost
 from raylog.client.groups.member import GroupMember
 from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.membership.registration import ensure_cluster
@@ -159,7 +159,7 @@ def test_zookeeper_stopped_past_the_session_and_continued_costs_nothing_but_time
         def told() -> tuple[list[bool], list[bool]]:
             """Who was told that he lost something, and whose session is another."""
             lost = [
-                any(isinstance(change, Dropped) for change in reader.log[before:])
+                any(isinstance(change, Lost) for change in reader.log[before:])
                 for reader, before in zip(readers, heard_before, strict=True)
             ]
             return lost, [store.session != session for store, session in zip(stores, sessions, strict=True)]
@@ -196,7 +196,7 @@ def test_a_wrong_hint_costs_a_registration() -> None:
             await_owned([elected, other], 4)
             for _ in range(2):
                 elected.member._thread.post(Died(other.member.member_id))
-            wait_until(lambda: any(isinstance(change, Dropped) for change in other.log), WAIT_S, "it was evicted")
+            wait_until(lambda: any(isinstance(change, Lost) for change in other.log), WAIT_S, "it was evicted")
             await_owned([elected, other], 4)
             assert elected.member._thread._registry.others[other.member.member_id].host == ""
         finally:

@@ -13,7 +13,7 @@ from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, Producer
-from raylog.client.groups.changes import Began
+from raylog.client.groups.changes import Assigned
 from raylog.client.groups.member import GroupMember
 from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.metadata import group_paths
@@ -154,7 +154,7 @@ def test_slow_owner_of_deleted_topic_keeps_nobody_from_the_new_one(
             for store, name in ((first_store, "a"), (second_store, "b"))
         )
         first.start()
-        wait_until(lambda: [type(each) for each in first.changes()] == [Began], WAIT_S, "the first member to own it")
+        wait_until(lambda: [type(each) for each in first.changes()] == [Assigned], WAIT_S, "the first member to own it")
         first.commit({tp: CommittedOffset(Offset(7))})
         second.start()
         world.delete([topic])
@@ -164,7 +164,7 @@ def test_slow_owner_of_deleted_topic_keeps_nobody_from_the_new_one(
         wait_until(lambda: len(first.owned | second.owned) == 1, WAIT_S, "one of them to own the new partition")
         assert first.leave(WAIT_S)
         wait_until(lambda: second.owned == {tp}, WAIT_S, "the second member to own it")
-        assert isinstance(second.changes()[-1], Began)
+        assert isinstance(second.changes()[-1], Assigned)
         second.commit({tp: CommittedOffset(Offset(1))})
         assert RegistryOffsetStore(second_store).fetch(group)[tp].offset == 1
         assert second.leave(WAIT_S)

@@ -6,7 +6,7 @@ import threading
 
 from kit.machine import scaled
 from raylog.client.groups.change_queue import ChangeQueue
-from raylog.client.groups.changes import Began, Ceased, Dropped
+from raylog.client.groups.changes import Assigned, Lost, Revoked
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -19,7 +19,7 @@ def queue() -> ChangeQueue:
 
 def test_changes_are_told_once_and_in_order() -> None:
     changes = queue()
-    told = [Began(TP, None), Began(OTHER, None), Ceased(TP)]
+    told = [Assigned(TP, None), Assigned(OTHER, None), Revoked(TP)]
     for change in told:
         changes.tell(change, 1)
     assert changes.take() == told
@@ -28,29 +28,29 @@ def test_changes_are_told_once_and_in_order() -> None:
 
 def test_what_is_lost_before_he_heard_of_it_is_not_told() -> None:
     changes = queue()
-    changes.tell(Began(TP, None), 1)
-    changes.tell(Ceased(TP), 1)
-    changes.tell(Began(OTHER, None), 1)
-    changes.tell(Dropped(TP), 1)
-    assert changes.take() == [Began(OTHER, None)]
+    changes.tell(Assigned(TP, None), 1)
+    changes.tell(Revoked(TP), 1)
+    changes.tell(Assigned(OTHER, None), 1)
+    changes.tell(Lost(TP), 1)
+    assert changes.take() == [Assigned(OTHER, None)]
 
 
 def test_what_he_has_and_lost_twice_is_told_once() -> None:
     changes = queue()
-    changes.tell(Began(TP, None), 1)
+    changes.tell(Assigned(TP, None), 1)
     changes.take()
-    for change in (Dropped(TP), Began(TP, None), Dropped(TP)):
+    for change in (Lost(TP), Assigned(TP, None), Lost(TP)):
         changes.tell(change, 2)
-    assert changes.take() == [Dropped(TP)]
-    changes.tell(Dropped(TP), 1)
+    assert changes.take() == [Lost(TP)]
+    changes.tell(Lost(TP), 1)
     assert changes.take() == []
 
 
-def test_he_is_done_with_what_he_was_told_to_cease_once() -> None:
+def test_he_is_done_with_what_was_revoked_once() -> None:
     changes = queue()
-    changes.tell(Began(TP, None), 7)
+    changes.tell(Assigned(TP, None), 7)
     assert changes.quiet(TP) is None
-    changes.tell(Ceased(TP), 7)
+    changes.tell(Revoked(TP), 7)
     assert changes.quiet(TP) is None, "he has not heard of it"
     changes.take()
     assert changes.tenures([TP, OTHER]) == {TP: 7}
@@ -61,15 +61,15 @@ def test_he_is_done_with_what_he_was_told_to_cease_once() -> None:
 
 def test_what_he_says_of_a_partition_that_he_lost_does_not_count_when_it_is_his_again() -> None:
     changes = queue()
-    changes.tell(Began(TP, None), 1)
-    changes.tell(Ceased(TP), 1)
+    changes.tell(Assigned(TP, None), 1)
+    changes.tell(Revoked(TP), 1)
     changes.take()
-    changes.tell(Dropped(TP), 1)
-    changes.tell(Began(TP, None), 2)
-    changes.tell(Ceased(TP), 2)
+    changes.tell(Lost(TP), 1)
+    changes.tell(Assigned(TP, None), 2)
+    changes.tell(Revoked(TP), 2)
     assert changes.tenures([TP]) == {TP: 1}, "he has not heard of it"
     assert changes.quiet(TP) is None
-    assert changes.take() == [Dropped(TP), Began(TP, None), Ceased(TP)]
+    assert changes.take() == [Lost(TP), Assigned(TP, None), Revoked(TP)]
     assert changes.tenures([TP]) == {TP: 2}
     assert changes.quiet(TP) == 2
 
@@ -78,7 +78,7 @@ def test_who_waits_is_woken_and_so_is_his_selector() -> None:
     woken = threading.Event()
     changes = ChangeQueue(woken.set)
     assert not changes.wait(0)
-    teller = threading.Thread(target=changes.tell, args=(Began(TP, None), 1))
+    teller = threading.Thread(target=changes.tell, args=(Assigned(TP, None), 1))
     teller.start()
     assert changes.wait(scaled(10))
     teller.join()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.fetch.subscription import EARLIEST, Subscription
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
-from raylog.client.groups.group_consumer_core import Assigned, GroupCore, Lost, Revoked, Step
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
+from raylog.client.groups.group_consumer_core import GroupCore, Step
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge
 from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
@@ -49,15 +49,15 @@ def all_steps(core: GroupCore) -> list[Step]:
 def test_what_begins_is_read_from_the_committed_offset_or_from_where_the_reset_says(
     core: GroupCore, subscription: Subscription
 ) -> None:
-    core.hear(0, [Began(A, at(7, 3)), Began(B, None)])
-    assert core.next_step() == Assigned((A, B))
+    core.hear(0, [Assigned(A, at(7, 3)), Assigned(B, None)])
+    assert core.next_step() == Step(Assigned, (A, B))
     assert (subscription[A].position, subscription[A].epoch) == (7, 3)
     assert subscription[B].questions() == (EARLIEST,)
 
 
 def test_what_is_stored_is_committed_in_place_of_positions(subscription: Subscription) -> None:
     core = core_of(subscription, auto_store=False)
-    core.hear(0, [Began(A, at(7)), Began(B, at(7))])
+    core.hear(0, [Assigned(A, at(7)), Assigned(B, at(7))])
     all_steps(core)
     subscription[A].seek(20)
     assert core.positions() == {}
@@ -69,13 +69,13 @@ def test_what_is_stored_is_committed_in_place_of_positions(subscription: Subscri
     core.committed({A: at(9)})
     assert core.positions() == {}
     core.store({A: at(10)})
-    core.hear(0, [Dropped(A), Began(A, at(9))])
+    core.hear(0, [Lost(A), Assigned(A, at(9))])
     all_steps(core)
     assert core.positions() == {}, "it was lost, and read again from what was committed"
 
 
 def test_what_cannot_be_stored_is_refused(core: GroupCore, subscription: Subscription) -> None:
-    core.hear(0, [Began(A, at(7))])
+    core.hear(0, [Assigned(A, at(7))])
     all_steps(core)
     with pytest.raises(InvalidRequest, match=r"set enable\.auto\.offset\.store=false"):
         core.store({A: at(9)})
@@ -88,33 +88,33 @@ def test_what_cannot_be_stored_is_refused(core: GroupCore, subscription: Subscri
 
 
 def test_a_step_is_told_until_it_is_done(core: GroupCore, subscription: Subscription) -> None:
-    core.hear(0, [Began(A, at(7))])
-    assert core.next_step() == core.next_step() == Assigned((A,))
-    core.hear(0, [Ceased(A)])
-    assert core.next_step() == Assigned((A,))
+    core.hear(0, [Assigned(A, at(7))])
+    assert core.next_step() == core.next_step() == Step(Assigned, (A,))
+    core.hear(0, [Revoked(A)])
+    assert core.next_step() == Step(Assigned, (A,))
     core.done()
-    assert core.next_step() == Revoked((A,))
+    assert core.next_step() == Step(Revoked, (A,))
     assert A in subscription  # its position may still be committed
     core.done()
     assert A not in subscription
     assert core.next_step() is None
 
 
-def test_what_was_dropped_has_not_ceased_in_good_order(core: GroupCore) -> None:
-    core.hear(0, [Began(A, at(7))])
+def test_what_was_lost_was_not_revoked_in_good_order(core: GroupCore) -> None:
+    core.hear(0, [Assigned(A, at(7))])
     all_steps(core)
-    core.hear(0, [Ceased(A), Dropped(A), Began(A, at(9))])
-    assert all_steps(core) == [Lost((A,)), Assigned((A,))]
+    core.hear(0, [Revoked(A), Lost(A), Assigned(A, at(9))])
+    assert all_steps(core) == [Step(Lost, (A,)), Step(Assigned, (A,))]
 
 
 def test_nobody_hears_of_what_came_and_went(core: GroupCore) -> None:
-    core.hear(0, [Began(A, None), Ceased(A)])
-    core.hear(0, [Dropped(A), Began(B, None)])
-    assert all_steps(core) == [Assigned((B,))]
+    core.hear(0, [Assigned(A, None), Revoked(A)])
+    core.hear(0, [Lost(A), Assigned(B, None)])
+    assert all_steps(core) == [Step(Assigned, (B,))]
 
 
 def test_only_what_changed_is_to_be_committed(core: GroupCore, subscription: Subscription) -> None:
-    core.hear(0, [Began(A, at(7)), Began(B, None)])
+    core.hear(0, [Assigned(A, at(7)), Assigned(B, None)])
     all_steps(core)
     assert core.positions() == {}  # A is where it was committed, B has no position yet
     subscription[A].seek(9, 4)
@@ -126,7 +126,7 @@ def test_only_what_changed_is_to_be_committed(core: GroupCore, subscription: Sub
 
 
 def test_positions_are_due_once_an_interval(core: GroupCore, subscription: Subscription) -> None:
-    core.hear(0, [Began(A, at(7))])
+    core.hear(0, [Assigned(A, at(7))])
     all_steps(core)
     subscription[A].seek(9)
     assert core.due(MonotonicMs(500)) == {}
@@ -138,7 +138,7 @@ def test_positions_are_due_once_an_interval(core: GroupCore, subscription: Subsc
 
 def test_without_auto_commit_nothing_is_ever_due(subscription: Subscription) -> None:
     core = core_of(subscription, auto_commit=False)
-    core.hear(0, [Began(A, at(7))])
+    core.hear(0, [Assigned(A, at(7))])
     all_steps(core)
     subscription[A].seek(9)
     assert core.due(MonotonicMs(0)) == core.due(MonotonicMs(1_000_000)) == {}
@@ -158,12 +158,12 @@ def possible(state: dict[TopicPartition, str], kind: int, tp: TopicPartition) ->
     now = state.get(tp, "gone")
     if now == "gone":
         state[tp] = "begun"
-        return Began(tp, None)
+        return Assigned(tp, None)
     if now == "begun" and kind:
-        state[tp] = "ceasing"
-        return Ceased(tp)
+        state[tp] = "revoked"
+        return Revoked(tp)
     state[tp] = "gone"
-    return Dropped(tp)
+    return Lost(tp)
 
 
 @given(
@@ -184,14 +184,14 @@ def test_the_user_hears_a_life_of_each_partition_in_order(script: list[tuple[Top
         while (step := core.next_step()) is not None:
             told = set(step.partitions)
             assert len(told) == len(step.partitions) > 0
-            if isinstance(step, Assigned):
+            if step.kind is Assigned:
                 assert not told & has
                 has.update(told)
             else:
                 assert told <= has
                 has.difference_update(told)
-                for tp in told if isinstance(step, Revoked) else ():
-                    if state.get(tp) == "ceasing":
+                for tp in told if step.kind is Revoked else ():
+                    if state.get(tp) == "revoked":
                         state[tp] = "gone"  # the consumer says that it is quiet
             assert told <= {place.tp for place in subscription}
             core.done()

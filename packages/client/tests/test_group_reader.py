@@ -14,7 +14,7 @@ from raylog.client.fetch.subscription import EARLIEST, Subscription
 from raylog.client.groups import change_queue, group_consumer, group_consumer_core
 from raylog.client.groups.calls import made_here
 from raylog.client.groups.change_queue import ChangeQueue
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.client.groups.group_consumer import GroupReader
 from raylog.client.groups.group_consumer_core import GroupCore
 from raylog.client.network.guards import OneUser
@@ -156,7 +156,7 @@ class World:
             made_here(self.reader.leave(1, commit=commit), self.user)
 
     def begin(self, *partitions: TopicPartition, committed: int = 7) -> None:
-        self.member.tell(*(Began(tp, CommittedOffset(Offset(committed))) for tp in partitions))
+        self.member.tell(*(Assigned(tp, CommittedOffset(Offset(committed))) for tp in partitions))
         self.attend()
         self.listener.heard.clear()
 
@@ -181,20 +181,20 @@ def records(*offsets: int) -> list[ConsumerRecord]:
 
 
 def test_a_poll_that_waits_is_woken_and_the_listener_hears_all_in_order(world: World) -> None:
-    world.member.tell(Began(B, None), Began(A, None))
+    world.member.tell(Assigned(B, None), Assigned(A, None))
     assert world.wakes == 1
     world.attend()
-    world.member.tell(Ceased(A), Dropped(B))
+    world.member.tell(Revoked(A), Lost(B))
     world.attend()
     assert world.listener.heard == [("assigned", (A, B)), ("revoked", (A,)), ("lost", (B,))]
     assert list(world.subscription) == []
     assert world.member.polls == 2
 
 
-def test_what_ceases_is_committed_as_it_is_given_up(world: World) -> None:
+def test_what_is_revoked_is_committed_as_it_is_given_up(world: World) -> None:
     world.begin(A, B)
     world.subscription[A].seek(9)
-    world.member.tell(Ceased(A), Ceased(B))
+    world.member.tell(Revoked(A), Revoked(B))
     world.attend()
     assert world.member.quieted == [(A, 9), (B, None)]  # nothing of B is new
 
@@ -204,7 +204,7 @@ def test_without_auto_commit_only_the_user_commits() -> None:
     world.begin(A)
     world.subscription[A].seek(9)
     world.listener.do = lambda: world.reader.commit(None)
-    world.member.tell(Ceased(A))
+    world.member.tell(Revoked(A))
     world.attend()
     assert [offsets for offsets, _ in world.member.commits] == [{A: 9}]
     assert world.member.quieted == [(A, None)]
@@ -217,7 +217,7 @@ def test_after_on_revoked_raised_nothing_is_committed_and_the_rest_comes_with_th
     world.begin(A, B)
     world.subscription[A].seek(9)
     world.listener.fails["revoked"] = ValueError("disk full")
-    world.member.tell(Ceased(A), Dropped(B))
+    world.member.tell(Revoked(A), Lost(B))
     with pytest.raises(ValueError, match="disk full"):
         world.attend()
     assert world.member.quieted == [(A, None)]
@@ -227,7 +227,7 @@ def test_after_on_revoked_raised_nothing_is_committed_and_the_rest_comes_with_th
 
 
 def test_on_assigned_that_raised_is_called_again_before_anything_is_read(world: World) -> None:
-    world.member.tell(Began(A, None))
+    world.member.tell(Assigned(A, None))
     world.listener.fails["assigned"] = ValueError("my database is away")
     with pytest.raises(ValueError, match="away"):
         world.attend()
@@ -278,7 +278,7 @@ def test_what_came_of_a_commit_is_no_news_of_a_later_ownership(world: World) -> 
     world.begin(A)
     world.subscription[A].seek(9)
     future = world.reader.commit_async(None)
-    world.member.tell(Dropped(A), Began(A, CommittedOffset(Offset(20))))
+    world.member.tell(Lost(A), Assigned(A, CommittedOffset(Offset(20))))
     world.attend()
     future.set_result(None)
     world.attend()
@@ -305,7 +305,7 @@ def test_records_stop_coming_one_by_one_when_something_happens(world: World) -> 
     assert taken_until(lambda: world.member.deliverable.clear()) == 3
     assert taken_until(lambda: None) == 0
     world.member.deliverable = {A}
-    world.member.tell(Dropped(A), Began(A, None))
+    world.member.tell(Lost(A), Assigned(A, None))
     assert taken_until(lambda: None) == 0, "it was given away and came back: it is read from the committed offset"
 
 
@@ -320,7 +320,7 @@ def test_leaving_commits_unless_an_error_led_to_it(world: World, commit: bool, c
 
 def test_who_leaves_is_told_of_no_partition_that_has_just_come(world: World) -> None:
     world.begin(A)
-    world.member.tell(Began(B, None))
+    world.member.tell(Assigned(B, None))
     world.leave()
     assert world.listener.heard == [("revoked", (A,))]
     assert B not in world.member.left
@@ -347,7 +347,7 @@ def test_a_topic_that_is_not_there_is_told_once(world: World, caplog: pytest.Log
     assert caplog.text.count("'t' cannot be read yet") == 1
 
 
-@pytest.mark.parametrize("before", [(), (Began(A, None),)], ids=["nothing", "one"])
+@pytest.mark.parametrize("before", [(), (Assigned(A, None),)], ids=["nothing", "one"])
 def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Change, ...]) -> None:
     """The listener hears what began, and what ceased is given up."""
     for nth in count():
@@ -355,7 +355,7 @@ def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Cha
         world.member.tell(*before)
         world.attend()
         interrupted = False
-        world.member.tell(Began(B, CommittedOffset(Offset(3))))
+        world.member.tell(Assigned(B, CommittedOffset(Offset(3))))
         try:
             with Interrupt(nth, change_queue, group_consumer, group_consumer_core):
                 world.attend()
@@ -366,7 +366,7 @@ def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Cha
         told = [partitions for what, partitions in world.listener.heard if what == "assigned"]
         assert told[-1] == (B,), where
         assert world.subscription[B].position == 3, where
-        world.member.tell(Ceased(B))
+        world.member.tell(Revoked(B))
         try:
             with Interrupt(nth, change_queue, group_consumer, group_consumer_core):
                 world.attend()
@@ -382,7 +382,7 @@ def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Cha
 
 @pytest.mark.parametrize(
     ("change", "what", "committed"),
-    [(Ceased(B), "revoked", Offset(7)), (Dropped(B), "lost", None)],
+    [(Revoked(B), "revoked", Offset(7)), (Lost(B), "lost", None)],
     ids=["ceased", "lost"],
 )
 def test_interrupt_before_the_listener_is_called_is_no_error_of_its(
@@ -391,7 +391,7 @@ def test_interrupt_before_the_listener_is_called_is_no_error_of_its(
     """It hears at the next poll, and what was handed out is committed when partitions are given up."""
     for nth in count():
         world = World()
-        world.member.tell(Began(B, CommittedOffset(Offset(3))))
+        world.member.tell(Assigned(B, CommittedOffset(Offset(3))))
         world.attend()
         world.subscription[B].seek(7)
         world.member.tell(change)

@@ -11,7 +11,7 @@ import pytest
 
 from kit.group_members import GROUP, TOPIC, make_topic, tps
 from kit.topics import drop_topic
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.client.groups.member_thread import MemberThread
 from raylog.client.groups.ports import MemberPorts
 from raylog.client.groups.requests import Commit, GoodBye, PolledAgain
@@ -120,12 +120,12 @@ def test_member_evicted_while_it_gives_up_all_leaves(tree: MemoryTree) -> None:
     """That the first is not its own any more makes it look: the others are dropped before their turn has come."""
     member = Joined(tree, "a")
     member.begin(4)
-    assert [*map(type, member.heard())] == [Began] * 4
+    assert [*map(type, member.heard())] == [Assigned] * 4
     member.thread.post(GoodBye({}, {}))
     member.is_evicted()
     member.end()
     assert (member.thread.has_left, member.thread.failure) == (True, None)
-    assert {change.tp for change in member.heard() if isinstance(change, Dropped)} == {*tps(1, 2, 3)}
+    assert {change.tp for change in member.heard() if isinstance(change, Lost)} == {*tps(1, 2, 3)}
 
 
 def test_commit_that_cannot_be_written_ends_no_membership(tree: MemoryTree) -> None:
@@ -154,7 +154,7 @@ def test_claims_that_a_commit_finds_lost_are_given_up_in_order(tree: MemoryTree)
     commit = Commit(dict.fromkeys(reversed(partitions), CommittedOffset(5)), tenures, Future())
     member.thread._commit(commit)
     assert isinstance(commit.done.exception(), UnknownTopicOrPartition)
-    assert [change.tp for change in member.heard() if isinstance(change, Dropped)] == partitions
+    assert [change.tp for change in member.heard() if isinstance(change, Lost)] == partitions
 
 
 def test_member_that_cannot_come_back_ends_all_the_same(tree: MemoryTree) -> None:
@@ -173,13 +173,13 @@ def test_member_that_cannot_come_back_ends_all_the_same(tree: MemoryTree) -> Non
 
 
 def test_member_evicted_before_its_user_is_done_leaves(tree: MemoryTree) -> None:
-    """The same for what has to cease, since the group has another member, when its user leaves without a word."""
+    """The same for what is revoked, since the group has another member, when its user leaves without a word."""
     member, other = Joined(tree, "a"), Joined(tree, "b")
     member.begin(4)
     member.heard()
     other.begin(0)
     member.begin(2)
-    assert [*map(type, member.heard())] == [Ceased] * 2
+    assert [*map(type, member.heard())] == [Revoked] * 2
     member.thread.post(GoodBye({}, {}))
     member.is_evicted()
     member.end()

@@ -18,7 +18,17 @@ from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.groups.offsets import RegistryOffsetStore
 from raylog.coordination.groups.registry import GroupRegistry
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Begin, Cease, Drop, Effect, Event, Leave, Noticed, Quiet, Started
+from raylog.coordination.metadata.group_events import (
+    Assign,
+    Effect,
+    Event,
+    Leave,
+    Lose,
+    Noticed,
+    Quiet,
+    Revoke,
+    Started,
+)
 from raylog.coordination.metadata.group_model import CommittedOffset, Registered
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.coordination.store.port import NodeEvent, StoreEvent
@@ -91,9 +101,9 @@ class Actor:
 
     def _carry_out(self, effect: Effect) -> Event | None:
         match effect:
-            case Cease(tp):
+            case Revoke(tp):
                 return Quiet(tp, None)
-            case Begin() | Drop():
+            case Assign() | Lose():
                 return None
             case _:
                 return self._registry.carry_out(effect)

@@ -14,8 +14,7 @@ from raylog.coordination.groups.group import Member
 from raylog.coordination.groups.offsets import RegistryOffsetStore
 from raylog.coordination.metadata import group_paths, paths
 from raylog.coordination.metadata.group_events import (
-    Begin,
-    Cease,
+    Assign,
     Claimed,
     ClaimInDoubt,
     ClaimLost,
@@ -38,6 +37,7 @@ from raylog.coordination.metadata.group_events import (
     Release,
     Released,
     ReleaseFailed,
+    Revoke,
     Shares,
     Started,
     Tick,
@@ -176,9 +176,9 @@ def test_release_that_failed_is_tried_again_though_its_topic_is_gone(a: Side, b:
 
     view = View(Shares(Generation(1), {A: (TP,)}), 0, {A: frozenset({TOPIC})}, {TOPIC: 1})
     assert [does(event) for event in (Started(), IsRegistered(), Looked(view))][-1] == [ClaimPartition(TP)]
-    assert does(a.do(ClaimPartition(TP))) == [Begin(TP)]
+    assert does(a.do(ClaimPartition(TP))) == [Assign(TP)]
     assert a.registry.of_deleted_topics() == []
-    assert does(Leave()) == [Cease(TP)]
+    assert does(Leave()) == [Revoke(TP)]
     assert does(Quiet(TP, None)) == [Release(TP, None)]
     a.store.suspend()
     assert does(a.do(Release(TP, None))) == []

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.protocol.ids import TopicPartition
 
 __all__ = ["ChangeQueue"]
@@ -30,17 +30,17 @@ class ChangeQueue:
         """The number of each, what happened, and in which tenure."""
         self._tenures: dict[TopicPartition, int] = {}
         """What the user has, as far as he knows."""
-        self._ceased: set[TopicPartition] = set()
+        self._revoked: set[TopicPartition] = set()
         """What he was told to be done with."""
 
     def tell(self, change: Change, tenure: int) -> None:
         """What has happened to the partition in this tenure of it."""
         tp = change.tp
         with self._lock:
-            if isinstance(change, Dropped):
+            if isinstance(change, Lost):
                 is_told_of_loss = any(told == change for _, told, _ in self._untold)
                 self._untold = [item for item in self._untold if item[1].tp != tp]
-                self._ceased.discard(tp)
+                self._revoked.discard(tp)
                 if tp not in self._tenures and not is_told_of_loss:
                     return
             self._untold.append((next(self._numbers), change, tenure))
@@ -54,11 +54,11 @@ class ChangeQueue:
             self._untold = [item for item in self._untold if item[0] > heard]
             for _, change, tenure in self._untold:
                 match change:
-                    case Began(tp):
+                    case Assigned(tp):
                         self._tenures[tp] = tenure
-                    case Ceased(tp):
-                        self._ceased.add(tp)
-                    case Dropped(tp):
+                    case Revoked(tp):
+                        self._revoked.add(tp)
+                    case Lost(tp):
                         self._tenures.pop(tp, None)
             last = self._untold[-1][0] if self._untold else heard
             return last, [change for _, change, _ in self._untold]
@@ -71,11 +71,11 @@ class ChangeQueue:
             return told
 
     def quiet(self, tp: TopicPartition) -> int | None:
-        """He is done with what he was told to cease, in this tenure; None when he lost it meanwhile or was not told."""
+        """He is done with what was revoked, in this tenure; None when he lost it meanwhile or was not told."""
         with self._lock:
-            if tp not in self._ceased:
+            if tp not in self._revoked:
                 return None
-            self._ceased.remove(tp)
+            self._revoked.remove(tp)
             return self._tenures.pop(tp, None)
 
     def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -9,7 +9,7 @@ from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class Assigned:
     """The partition is ours: read from where the group stopped, or from anywhere where nothing was committed."""
 
     tp: TopicPartition
@@ -19,17 +19,17 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceased:
+class Revoked:
     """Another is to have it: hand no more out, then say so with :meth:`Membership.quiet`."""
 
     tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class Lost:
     """It is not ours any more, without our doing: others may read it already, nothing of it can be committed."""
 
     tp: TopicPartition
 
 
-Change = Began | Ceased | Dropped
+Change = Assigned | Revoked | Lost

@@ -17,8 +17,8 @@ from weakref import ref
 
 from raylog.client.fetch.subscription import Place
 from raylog.client.groups.calls import Call, Calls
-from raylog.client.groups.changes import Change
-from raylog.client.groups.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
+from raylog.client.groups.changes import Assigned, Change, Revoked
+from raylog.client.groups.group_consumer_core import GroupCore, Offsets, Step
 from raylog.client.network.metadata import Metadata
 from raylog.client.results import ConsumerRecord
 from raylog.coordination.groups.offsets import CommittedOffset, OffsetStore
@@ -82,7 +82,7 @@ class Membership(Protocol):
         last that was."""
 
     def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
-        """After Ceased: nothing of it is handed out any more; commit ``position`` as it is given up."""
+        """After Revoked: nothing of it is handed out any more; commit ``position`` as it is given up."""
 
     def may_deliver(self, tp: TopicPartition) -> bool:
         """True while it is owned, in the session that claimed it, and the lease holds."""
@@ -249,32 +249,22 @@ class GroupReader:
             self._core.hear(*self.member.untold(self._core.heard))
             self._noticed = notices
         while (step := self._core.next_step()) is not None:
-            if leaving and isinstance(step, Assigned):
+            if leaving and step.kind is Assigned:
                 self._core.decline()
             else:
                 yield from self._take(step)
 
     def _take(self, step: Step) -> Calls[None]:
-        match step:
-            case Assigned(partitions):
-                log.info("group %s: assigned %s", self._group, _names(partitions))
-                self._metadata.want({tp.topic for tp in partitions})
-                yield from self._tell(Telling(self._listener.on_assigned, partitions))
-                self._core.done()
-            case Revoked(partitions):
-                yield from self._revoke(partitions)
-            case Lost(partitions):
-                log.warning(
-                    "group %s: lost %s: what was read of them since the last commit, others may read again",
-                    self._group,
-                    _names(partitions),
-                )
-                telling = Telling(self._listener.on_lost, partitions)
-                try:
-                    yield from self._tell(telling)
-                finally:
-                    if telling.has_begun:
-                        self._forget(partitions)
+        kind, partitions = step
+        if kind is Assigned:
+            log.info("group %s: assigned %s", self._group, _names(partitions))
+            self._metadata.want({tp.topic for tp in partitions})
+            yield from self._tell(Telling(self._listener.on_assigned, partitions))
+            self._core.done()
+        elif kind is Revoked:
+            yield from self._revoke(partitions)
+        else:
+            yield from self._lose(partitions)
 
     def _look_for_topics(self) -> None:
         """Tell of topics that are not there: the group reads them as soon as they are."""
@@ -290,6 +280,19 @@ class GroupReader:
                 "group %s: topic %r cannot be read yet: %s; it will be as soon as it is there",
                 self._group, topic, view.errors[topic],
             )  # fmt: skip
+
+    def _lose(self, partitions: Sequence[TopicPartition]) -> Calls[None]:
+        log.warning(
+            "group %s: lost %s: what was read of them since the last commit, others may read again",
+            self._group,
+            _names(partitions),
+        )
+        telling = Telling(self._listener.on_lost, partitions)
+        try:
+            yield from self._tell(telling)
+        finally:
+            if telling.has_begun:
+                self._forget(partitions)
 
     def _revoke(self, partitions: Sequence[TopicPartition]) -> Calls[None]:
         log.info("group %s: giving up %s", self._group, _names(partitions))

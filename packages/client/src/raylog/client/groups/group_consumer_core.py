@@ -8,12 +8,11 @@ committed while its record is still in the user's hands (at least once).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
 from raylog.client.fetch.subscription import Place, Subscription
-from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge
 from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, TopicPartition
@@ -21,29 +20,12 @@ from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, TopicPartition
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """The partitions are read from now on; they are in the subscription, with their positions, already."""
+class Step(NamedTuple):
+    """What the user is told at once of partitions, for whose listener there is a method of each kind."""
 
+    kind: type[Change]
+    """Assigned: they are in the subscription, with their positions, already; Revoked: their owner may still commit."""
     partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """The partitions are given up in good order: their owner may still commit."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The partitions are gone, and perhaps others' already."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-Step = Assigned | Revoked | Lost
-_STEP_OF: Mapping[type[Change], type[Step]] = {Began: Assigned, Ceased: Revoked, Dropped: Lost}
 
 
 class _Told(NamedTuple):
@@ -98,16 +80,16 @@ class GroupCore:
             kind = type(changes[0])
             now = list(takewhile(lambda change: type(change) is kind, changes))  # noqa: B023 (it is used up here)
             for change in now:
-                if isinstance(change, Began):
-                    self._begin(change)
+                if isinstance(change, Assigned):
+                    self._assign(change)
             told = tuple(sorted(change.tp for change in now if change.tp in self._subscription))
-            step = _STEP_OF[kind](told) if told else None
+            step = Step(kind, told) if told else None
             self._told = _Told(self._told.heard, changes[len(now) :], step)
         return self._told.step
 
     def done(self) -> None:
         """The user was told."""
-        if isinstance(self._told.step, Assigned):
+        if self._told.step is not None and self._told.step.kind is Assigned:
             self._told = self._told._replace(step=None)
         else:
             self.decline()
@@ -192,30 +174,30 @@ class GroupCore:
                     "(offset.metadata.max.bytes)"
                 )
 
-    def _begin(self, began: Began) -> None:
-        place: Place = self._subscription.add(began.tp)
-        place.topic_id = began.topic_id
-        if began.committed is not None:
-            place.seek(began.committed.offset, began.committed.leader_epoch)
-            self._committed[began.tp] = began.committed.offset
+    def _assign(self, assigned: Assigned) -> None:
+        place: Place = self._subscription.add(assigned.tp)
+        place.topic_id = assigned.topic_id
+        if assigned.committed is not None:
+            place.seek(assigned.committed.offset, assigned.committed.leader_epoch)
+            self._committed[assigned.tp] = assigned.committed.offset
 
 
 def _without_what_is_over(changes: Sequence[Change]) -> list[Change]:
-    """A partition that was dropped has not ceased in good order, and of one that began in between nobody heard."""
+    """A partition that was lost was not revoked in good order, and of one assigned in between nobody heard."""
     kept: list[Change] = []
-    dropped: dict[TopicPartition, Dropped] = {}
+    lost: dict[TopicPartition, Lost] = {}
     for change in reversed(changes):
         match change:
-            case Dropped(tp):
-                if tp not in dropped:
-                    dropped[tp] = change
+            case Lost(tp):
+                if tp not in lost:
+                    lost[tp] = change
                     kept.append(change)
-            case Ceased(tp):
-                if tp not in dropped:
+            case Revoked(tp):
+                if tp not in lost:
                     kept.append(change)
-            case Began(tp):
-                if tp in dropped:
-                    kept.remove(dropped.pop(tp))
+            case Assigned(tp):
+                if tp in lost:
+                    kept.remove(lost.pop(tp))
                 else:
                     kept.append(change)
     kept.reverse()

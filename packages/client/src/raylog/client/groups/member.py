@@ -1,6 +1,6 @@
 """A consumer's membership in a group of actors, for the user's thread.
 
-It is told what began and what has to cease (:meth:`GroupMember.changes`), and asks before it hands records out
+It is told what is assigned, revoked and lost (:meth:`GroupMember.changes`), and asks before it hands records out
 (:meth:`GroupMember.may_deliver`). A thread of its own keeps the membership (``groups.member_thread``).
 
 Members notice each other's death by connections (``coordination.liveness``): the elected one watches all,
@@ -101,8 +101,8 @@ class GroupMember:
         )
 
     def changes(self) -> Sequence[Change]:
-        """What has begun, has to cease or was lost, in order, each once. After Ceased, finish what was handed out and
-        call :meth:`quiet`; after Dropped, nothing can be committed. Raises what ended the membership, when all is told.
+        """What was assigned, revoked or lost, in order, each once. After Revoked, finish what was handed out and
+        call :meth:`quiet`; after Lost, nothing can be committed. Raises what ended the membership, when all is told.
         """
         found = self._thread.changes.take()
         self._raise_failure(found)
@@ -123,7 +123,7 @@ class GroupMember:
         return self._thread.changes.wait(timeout_s)
 
     def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
-        """No record of what ceased will be handed out any more; ``position`` is committed as it is given up."""
+        """No record of what was revoked will be handed out any more; ``position`` is committed as it is given up."""
         tenure = self._thread.changes.quiet(tp)
         if tenure is not None:  # else it was lost meanwhile
             self._thread.post(Quieted(tp, position, tenure))
@@ -139,7 +139,7 @@ class GroupMember:
         return done
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Commit what was read of partitions that are owned or have to cease: all or none, of 500 partitions.
+        """Commit what was read of partitions that are owned or revoked: all or none, of 500 partitions.
 
         Waits for the store. Raises UnknownMemberId when it is not in the group any more (its session ended, or it did
         not poll for max.poll.interval.ms), IllegalGeneration for a partition that it does not own, or lost since

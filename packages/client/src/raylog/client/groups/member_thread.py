@@ -190,7 +190,7 @@ class MemberThread:
         self.settled.set()
         if self._liveness is not None:
             self._liveness.stop()
-        self._tenures.drop_all()
+        self._tenures.lose_all()
 
     def _turn(self) -> None:
         """Take one thing in, and do what is due. Of many watches that tell something, one look follows."""
@@ -220,7 +220,7 @@ class MemberThread:
                 self._do(item)
                 self._noticed = True  # who watches him reads of him anew
             case Quieted(tp, position, tenure):
-                if tp in self._tenures.ceasing and self._tenures.get(tp) == tenure:  # else it was lost meanwhile
+                if tp in self._tenures.revoked and self._tenures.get(tp) == tenure:  # else it was lost meanwhile
                     self._tenures.end(tp)
                     self._do(core.Quiet(tp, self._stamped(position)))
             case Commit():
@@ -250,13 +250,13 @@ class MemberThread:
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
-            case core.Begin(tp):
-                self._tenures.begin(tp, self._registry.claims.get(tp))
+            case core.Assign(tp):
+                self._tenures.assign(tp, self._registry.claims.get(tp))
                 return None
-            case core.Cease(tp):
-                return self._cease(tp) if self._tenures.get(tp) else None  # dropped while another was given up
-            case core.Drop(tp):
-                self._tenures.drop(tp)
+            case core.Revoke(tp):
+                return self._revoke(tp) if self._tenures.get(tp) else None  # lost while another was given up
+            case core.Lose(tp):
+                self._tenures.lose(tp)
                 return None
             case _:
                 result = self._registry.carry_out(effect)
@@ -271,16 +271,16 @@ class MemberThread:
             )
         return result
 
-    def _cease(self, tp: TopicPartition) -> core.Event | None:
+    def _revoke(self, tp: TopicPartition) -> core.Event | None:
         asks_user = self._good_bye is None and not self.is_stuck
-        self._tenures.cease(tp, is_told=asks_user)
+        self._tenures.revoke(tp, is_told=asks_user)
         return None if asks_user else self._quiet_by_itself(tp)
 
     def _quiet_by_itself(self, tp: TopicPartition) -> core.Event:
-        """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
+        """Nobody will say any more that he is done with what is revoked: he has left, or is stuck."""
         position = self._last_position(tp)
         if self._good_bye is None:
-            self._tenures.drop(tp)
+            self._tenures.lose(tp)
         else:
             self._tenures.end(tp)
         return core.Quiet(tp, position)
@@ -292,17 +292,17 @@ class MemberThread:
             return None
         return self._stamped(good_bye.positions.get(tp))
 
-    def _give_up_what_ceases(self) -> None:
-        while self._tenures.ceasing:  # giving one up may drop others
-            self._do(self._quiet_by_itself(min(self._tenures.ceasing)))
+    def _give_up_what_is_revoked(self) -> None:
+        while self._tenures.revoked:  # giving one up may lose others
+            self._do(self._quiet_by_itself(min(self._tenures.revoked)))
 
     def _leave(self) -> None:
-        self._give_up_what_ceases()
+        self._give_up_what_is_revoked()
         self._do(core.Leave())
 
     def _stay(self) -> None:
         """Close a static member: it leaves its registration and its claims to the end of its session (KIP-345)."""
-        self._give_up_what_ceases()
+        self._give_up_what_is_revoked()
         found = {tp: self._last_position(tp) for tp in sorted(self._tenures.working)}
         self._has_stayed = self._commit_last({tp: position for tp, position in found.items() if position is not None})
         with self._lock:

@@ -13,7 +13,7 @@ from raylog.protocol.ids import TopicPartition
 
 
 class Quieted(NamedTuple):
-    """The user is done with what had to cease in this tenure."""
+    """The user is done with what was revoked in this tenure."""
 
     tp: TopicPartition
     position: CommittedOffset | None

@@ -7,7 +7,7 @@ tenure of the same partition does not count: it was another's in between.
 from __future__ import annotations
 
 from raylog.client.groups.change_queue import ChangeQueue
-from raylog.client.groups.changes import Began, Ceased, Dropped
+from raylog.client.groups.changes import Assigned, Lost, Revoked
 from raylog.coordination.groups.offset_store import Claim
 from raylog.protocol.ids import TopicPartition
 
@@ -21,7 +21,7 @@ class Tenures:
         """``changes``: where the user is told."""
         self.working: set[TopicPartition] = set()
         """What may be handed out, under the lease. Any thread may read it."""
-        self.ceasing: set[TopicPartition] = set()
+        self.revoked: set[TopicPartition] = set()
         """What the user has to be done with."""
         self.count = 0
         """How many there were. Any thread may read it."""
@@ -32,30 +32,30 @@ class Tenures:
         """The number of the present one; 0 when there is none."""
         return self._numbers.get(tp, 0)
 
-    def begin(self, tp: TopicPartition, claim: Claim | None) -> None:
+    def assign(self, tp: TopicPartition, claim: Claim | None) -> None:
         self.count += 1
         self._numbers[tp] = self.count
         self.working.add(tp)
-        began = Began(tp, None) if claim is None else Began(tp, claim.committed, claim.topic_id)
-        self._changes.tell(began, self.count)
+        assigned = Assigned(tp, None) if claim is None else Assigned(tp, claim.committed, claim.topic_id)
+        self._changes.tell(assigned, self.count)
 
-    def cease(self, tp: TopicPartition, *, is_told: bool) -> None:
+    def revoke(self, tp: TopicPartition, *, is_told: bool) -> None:
         """It is handed out no more. ``is_told``: the user is, and has to be done with it."""
         self.working.discard(tp)
-        self.ceasing.add(tp)
+        self.revoked.add(tp)
         if is_told:
-            self._changes.tell(Ceased(tp), self._numbers[tp])
+            self._changes.tell(Revoked(tp), self._numbers[tp])
 
     def end(self, tp: TopicPartition) -> int:
         """It is over, in good order; which one it was."""
-        self.ceasing.discard(tp)
+        self.revoked.discard(tp)
         return self._numbers.pop(tp)
 
-    def drop(self, tp: TopicPartition) -> None:
+    def lose(self, tp: TopicPartition) -> None:
         """It is over, and the user is told that he has lost it."""
         self.working.discard(tp)
-        self._changes.tell(Dropped(tp), self.end(tp))
+        self._changes.tell(Lost(tp), self.end(tp))
 
-    def drop_all(self) -> None:
+    def lose_all(self) -> None:
         for tp in tuple(self._numbers):
-            self.drop(tp)
+            self.lose(tp)

@@ -5,7 +5,7 @@ them may see differently. Here one of them, the *elected* one, whose id is the l
 out and publishes them, by compare-and-set on a version that it read *before* it read the registries; the others read
 that alone (``groups.view``). An assignment only says who should own what. Ownership itself is the ephemeral owner node:
 
-    ──► CLAIMING ──► OWNED ──► CEASING ──► RELEASING ──►
+    ──► CLAIMING ──► OWNED ──► REVOKED ──► RELEASING ──►
           │  ▲         │  assigned to another: hand no more out, commit, give the owner node up
           └──┘         └─► the session or the claim is lost: nothing of it counts any more
       another has it still:
@@ -25,8 +25,7 @@ from enum import Enum
 
 from raylog.coordination.groups.assignors import Assignor, Subscriber, assign
 from raylog.coordination.metadata.group_events import (
-    Begin,
-    Cease,
+    Assign,
     Claimed,
     ClaimInDoubt,
     ClaimLost,
@@ -36,7 +35,6 @@ from raylog.coordination.metadata.group_events import (
     Deregistered,
     DeregisterFailed,
     Died,
-    Drop,
     Effect,
     Event,
     Evict,
@@ -44,6 +42,7 @@ from raylog.coordination.metadata.group_events import (
     Look,
     Looked,
     LookFailed,
+    Lose,
     Noticed,
     Publish,
     Published,
@@ -54,6 +53,7 @@ from raylog.coordination.metadata.group_events import (
     Release,
     Released,
     ReleaseFailed,
+    Revoke,
     SessionLost,
     Shares,
     Started,
@@ -75,7 +75,7 @@ _AT_ONCE = MonotonicMs(0)
 class _Phase(Enum):
     CLAIMING = "claiming"
     OWNED = "owned"
-    CEASING = "ceasing"
+    REVOKED = "revoked"
     RELEASING = "releasing"
 
 
@@ -174,7 +174,7 @@ class Member:
             case ClaimRefused(tp) | ClaimInDoubt(tp) | ReleaseFailed(tp):
                 self._try_later(tp, now_ms, in_doubt=isinstance(event, ClaimInDoubt))
             case Quiet(tp, position):
-                if self._is(tp, _Phase.CEASING):  # else it was dropped meanwhile
+                if self._is(tp, _Phase.REVOKED):  # else it was lost meanwhile
                     self._release(tp, position)
             case Released(tp):
                 if self._is(tp, _Phase.RELEASING):
@@ -188,7 +188,7 @@ class Member:
                 self._looking = self._look_again = False
                 self._retry_at_ms = None
                 for tp in tuple(self._held):
-                    self._drop(tp)
+                    self._forget(tp)
             case Died(member):
                 if member != self.id:
                     self._dead[member] = now_ms
@@ -229,7 +229,7 @@ class Member:
         if self.id not in view.members:  # somebody took us for dead
             self._registered = False
             for tp in tuple(self._held):
-                self._drop(tp)
+                self._forget(tp)
             if not self._leaving:
                 self._effects.append(Register())
             return
@@ -280,8 +280,8 @@ class Member:
         for tp in sorted(self._held.keys() - mine):
             held = self._held[tp]
             if held.phase is _Phase.OWNED:
-                held.phase = _Phase.CEASING
-                self._effects.append(Cease(tp))
+                held.phase = _Phase.REVOKED
+                self._effects.append(Revoke(tp))
             elif held.phase is _Phase.CLAIMING and not held.asked:
                 self._give_up_claim(tp, held)
         for tp in sorted(mine - self._held.keys()):
@@ -303,7 +303,7 @@ class Member:
         held.asked, held.in_doubt, held.wait_ms = False, False, RETRY_FIRST_MS
         if tp in self.mine and self._registered and held.phase is _Phase.CLAIMING:
             held.phase = _Phase.OWNED
-            self._effects.append(Begin(tp))
+            self._effects.append(Assign(tp))
         else:  # it was assigned to another meanwhile
             self._release(tp, None)
 
@@ -312,11 +312,11 @@ class Member:
         held.phase, held.position, held.asked = _Phase.RELEASING, position, True
         self._effects.append(Release(tp, position))
 
-    def _drop(self, tp: TopicPartition) -> None:
+    def _forget(self, tp: TopicPartition) -> None:
         """It is not ours any more, without our doing."""
         held = self._held.pop(tp, None)
-        if held is not None and held.phase in (_Phase.OWNED, _Phase.CEASING):
-            self._effects.append(Drop(tp))
+        if held is not None and held.phase in (_Phase.OWNED, _Phase.REVOKED):
+            self._effects.append(Lose(tp))
 
     def _lose(self, tp: TopicPartition) -> None:
         """Its claim holds no more. What is left of it, an owner's node, has to be given up all the same."""
@@ -327,8 +327,8 @@ class Member:
             if held.asked:  # else the release has failed, and is tried again
                 del self._held[tp]
             return
-        if held.phase in (_Phase.OWNED, _Phase.CEASING):
-            self._effects.append(Drop(tp))
+        if held.phase in (_Phase.OWNED, _Phase.REVOKED):
+            self._effects.append(Lose(tp))
         self._release(tp, None)
 
     # --- again ---

@@ -97,7 +97,7 @@ class ClaimInDoubt:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Of a partition that had to cease: no record of it will be handed out any more. ``position``: commit this."""
+    """Of a partition that was revoked: no record of it will be handed out any more. ``position``: commit this."""
 
     tp: TopicPartition
     position: CommittedOffset | None
@@ -197,24 +197,24 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Assign:
     """Hand records out, from the committed offset on."""
 
     tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Cease:
+class Revoke:
     """Hand no more out, and let what was handed out be finished → Quiet."""
 
     tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Lose:
     """Hand no more out, at once: it is not ours any more, and nothing of it can be committed. There is no answer."""
 
     tp: TopicPartition
 
 
-Effect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict | Begin | Cease | Drop
+Effect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict | Assign | Revoke | Lose
