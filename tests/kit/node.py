@@ -36,6 +36,7 @@ from raylog.broker.storage.disk.files import FileSlice, FileSystem, RealFileSyst
 from raylog.coordination.control import reassignment
 from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
 from raylog.coordination.controller.events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.host.clocks import monotonic_ms
 from raylog.coordination.host.loops import Loops
 from raylog.coordination.metadata import paths
 from raylog.coordination.metadata.configs import Change
@@ -191,7 +192,8 @@ class Node:
             leader_quota=ReplicationQuota(threading.Lock()),
             fetch_sessions=self.fetch_sessions,
             log_dirs=self._log_dirs,
-            now_ms=self.now_ms,
+            wall_ms=self.now_ms,
+            monotonic_ms=monotonic_ms,
         )
         self.server: SocketServer | None = None
 

@@ -31,7 +31,7 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
     ports.lease.check()
     led = ports.partitions.get(tp)
     decompression = RequestDecompression() if ports.configs.broker()[PRODUCE_CHECK_COMPRESSED] else None
-    info = led.append(memoryview(bytearray(batch)), acks=acks, decompression=decompression, now_ms=ports.now_ms())
+    info = led.append(memoryview(bytearray(batch)), acks=acks, decompression=decompression, now_ms=ports.wall_ms())
     if acks == ACKS_ALL:
         wait = CommitWait(ports.produces, [Appended(led, info)], COMMIT_TIMEOUT_MS)
         while not wait.wait(COMMIT_TIMEOUT_MS / 1000):

@@ -191,7 +191,8 @@ def open_parts(
             settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, new_lock=threading.Lock
         ),
         log_dirs=log_dirs,
-        now_ms=wall_ms,
+        wall_ms=wall_ms,
+        monotonic_ms=monotonic_ms,
     )
     # Stopping goes the other way round: the broker signs off once its logs are closed.
     stopping.callback(membership.stop)

@@ -29,6 +29,7 @@ from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     BrokerId,
+    MonotonicMs,
     ProducerId,
     TimestampMs,
     TopicId,
@@ -283,6 +284,8 @@ class Ports:
     """leader.replication.throttled.rate: what followers that catch up take from here."""
     fetch_sessions: FetchSessions
     log_dirs: LogDirs
-    now_ms: Callable[[], TimestampMs]
-    """The wall clock: record timestamps."""
+    wall_ms: Callable[[], TimestampMs]
+    """The clock of record timestamps, which may be set."""
+    monotonic_ms: Callable[[], MonotonicMs]
+    """The clock by which something lasts or is over."""
     authorizer: Authorizer = field(default_factory=AllowAll)

@@ -105,7 +105,7 @@ def _in_words_of_version(ctx: RequestContext, error: RaylogError) -> RaylogError
 
 def _asked(topics: Sequence[AskedTopic], state: ClusterState, ports: Ports) -> _Asked:
     asked = _Asked({}, {}, {})
-    limit, now_ms = ports.configs.broker()[OFFSET_METADATA_MAX_BYTES], ports.now_ms()
+    limit, now_ms = ports.configs.broker()[OFFSET_METADATA_MAX_BYTES], ports.wall_ms()
     for topic in topics:
         for part in topic.asked.partitions if topic.wrong is None else ():
             tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))

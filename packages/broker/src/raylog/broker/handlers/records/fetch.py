@@ -44,7 +44,6 @@ from raylog.broker.handlers.leaders import lease_held, node_endpoints
 from raylog.broker.handlers.records.fetch_read import Found, Wanted, read, resolve
 from raylog.broker.replication.delayed import FetchWatch, Interest, Level
 from raylog.broker.storage.disk.files import FileSlice
-from raylog.coordination.host.clocks import monotonic_ms
 from raylog.protocol.errors import (
     ErrorCode,
     FetchSessionIdNotFound,
@@ -72,7 +71,7 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     if request.isolation_level not in (0, 1):
         return _refused(ctx, request, ErrorCode.unknown_server_error)
     try:
-        incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=monotonic_ms())
+        incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=ports.monotonic_ms())
     except (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch) as error:
         return _session_refused(ctx, error)
     if incremental is not None:
@@ -153,7 +152,7 @@ class _FullFetch:
         session_id = NO_SESSION
         if request.session_epoch == INITIAL_EPOCH:
             sessions = ports.fetch_sessions
-            session_id = sessions.create(request, found.partitions, by_id=self._by_id, now_ms=monotonic_ms())
+            session_id = sessions.create(request, found.partitions, by_id=self._by_id, now_ms=ports.monotonic_ms())
         topics, at = [], 0
         for name, topic_id, parts in request.topics:
             topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))

@@ -27,7 +27,6 @@ from raylog.broker.handlers.leaders import leader_hint
 from raylog.broker.partition.partition import Isolation, Partition, ReadInfo
 from raylog.broker.replication.quota import is_throttled
 from raylog.broker.storage.disk.files import FileSlice
-from raylog.coordination.host.clocks import monotonic_ms
 from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -164,7 +163,7 @@ ReadOne = Callable[[Wanted, int, bool], tuple[FetchedPartition[FileSlice], Offse
 
 def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) -> ReadOne:
     replica, epoch = BrokerId(request.replica_id), BrokerEpoch(request.replica_epoch)
-    now_ms = monotonic_ms()
+    now_ms = ports.monotonic_ms()
     rate = ports.configs.broker()[LEADER_REPLICATION_THROTTLED_RATE]
 
     def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> tuple[FetchedPartition[FileSlice], Offset]:

@@ -174,7 +174,7 @@ class _Produce(DelayedReply):
 
     def _append(self, partition: Partition, records: memoryview) -> Appended:
         ports = self._ports
-        info = partition.append(records, acks=self._acks, decompression=self._decompression, now_ms=ports.now_ms())
+        info = partition.append(records, acks=self._acks, decompression=self._decompression, now_ms=ports.wall_ms())
         ports.lease.check()
         if not info.duplicate:
             counters, topic = self._ctx.connection.counters, partition.tp.topic
