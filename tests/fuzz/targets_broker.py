@@ -37,8 +37,7 @@ from raylog.coordination.control.proposals import (
 )
 from raylog.coordination.controller.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.metadata import group_paths, paths, producer_ids
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered, Shares
 from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.protocol.ids import (

@@ -13,8 +13,8 @@ from kit.stores import Hanging
 from kit.topics import put_topic
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.holding.held import read_group
 from raylog.coordination.host.clocks import monotonic_ms

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from kit.group_history import Judgement, judge
 from kit.group_processes import Members
 from kit.waiting import wait_until
-from raylog.client.admin import LATEST, Admin
-from raylog.protocol.ids import TopicPartition
+from raylog.client.admin import Admin
+from raylog.protocol.ids import LATEST, TopicPartition
 
 WAIT_S = 60.0
 BATCH = 40

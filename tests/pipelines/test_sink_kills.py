@@ -17,7 +17,7 @@ from kit.sink_process import SinkJob, SparkProcess
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin
-from raylog.client.fetch.subscription import LATEST
+from raylog.protocol.ids import LATEST
 
 pytestmark = SPARK_MARKS
 

@@ -24,7 +24,7 @@ from kit.reading import all_records
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
-from raylog.client.fetch.subscription import LATEST
+from raylog.protocol.ids import LATEST
 from raylog.spark import read, session, sink, stream
 
 pytestmark = SPARK_MARKS

@@ -22,7 +22,7 @@ from kit.replicated import ReplicatedCluster
 from kit.stream_process import BATCH, RESULT, StreamProcess
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
-from raylog.client.admin import LATEST
+from raylog.protocol.ids import LATEST
 
 RESTARTS = int(os.environ.get("RAYLOG_RESTARTS", "3"))
 PARTITIONS = 3

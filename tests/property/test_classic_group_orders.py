@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.group import ClassicGroup, GroupState
 from raylog.broker.groups.classic.messages import (
     Identity,
@@ -24,7 +25,7 @@ from raylog.broker.groups.classic.messages import (
     Sync,
     Synced,
 )
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.protocol.errors import (
     FencedInstanceId,
     IllegalGeneration,

@@ -42,11 +42,11 @@ from raylog.coordination.metadata.group_events import (
     ReleaseFailed,
     Revoke,
     SessionLost,
-    Shares,
     Started,
     Tick,
     View,
 )
+from raylog.coordination.metadata.group_model import Shares
 from raylog.protocol.ids import MemberId, MonotonicMs, PartitionIndex, TopicName, TopicPartition
 
 TOPIC = TopicName("t")

@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylog.broker.config import BROKER_SETTINGS, OFFSETS_COMMIT_LINGER_MS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.claims import decode_claim, decode_group
 from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, Sync
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.offsets.upkeep import GroupUpkeep
 from raylog.coordination.metadata import group_paths

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.metadata.group_model import CommittedOffset, Shares
 from raylog.coordination.store.port import Create, Delete, Op, Set
 from raylog.protocol.ids import (
     NO_GENERATION,

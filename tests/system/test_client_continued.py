@@ -13,7 +13,6 @@ from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.delivery import Delivery
-from raylog.client.fetch.subscription import LATEST
 from raylog.client.produce.identity import new_identities
 from raylog.client.produce.producer_state import Continuation, Identity
 from raylog.client.ranges.producer_traces import next_sequences
@@ -24,7 +23,7 @@ from raylog.protocol.errors import (
     OutOfOrderSequence,
     RaylogError,
 )
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import LATEST, PartitionIndex, TopicName, TopicPartition
 
 ROWS = [b"%d" % number for number in range(1_000)]
 BATCH_SIZE = 500

@@ -14,8 +14,8 @@ from kit.machine import scaled
 from kit.node import registered_store
 from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, Protocol, Sync
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination.groups.offsets import CommittedOffset
 from raylog.coordination.host.loops import Loops

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.group import ClassicGroup, GroupState
 from raylog.broker.groups.classic.messages import (
     Identity,
@@ -20,7 +21,7 @@ from raylog.broker.groups.classic.messages import (
     Sync,
     Synced,
 )
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.protocol.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,

@@ -16,8 +16,7 @@ from raylog.broker.groups.examination import GROUPS_AT_ONCE
 from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.groups.offsets import RegistryOffsetStore
 from raylog.coordination.metadata import group_paths, paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered, Shares
 from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import (
     BrokerEpoch,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kit.node import registered_store
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.claims import UNCLAIMED, Claim, encode_claim, encode_group
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup, StoredMember
+from raylog.broker.groups.classic.stored import StoredGroup, StoredMember
 from raylog.broker.groups.holding import held as held_module
 from raylog.broker.groups.holding.held import (
     Claimant,

@@ -8,15 +8,15 @@ import pytest
 
 from kit.stores import Counting, close_node
 from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.claims import Claim, encode_claim, encode_group
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup, StoredMember
+from raylog.broker.groups.classic.stored import StoredGroup, StoredMember
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.groups.offsets import RegistryOffsetStore
 from raylog.coordination.host.loops import Loops
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered, Shares
 from raylog.coordination.metadata.model import BrokerInfo, ClusterState
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.coordination.store.unreadable import collecting

@@ -25,8 +25,7 @@ from raylog.broker.handlers.context import Connection, DelayedReply, Operation, 
 from raylog.coordination.groups.kinds import GroupKind, settle_kind
 from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.metadata.group_model import Registered, Shares
 from raylog.protocol.ids import (
     NO_MEMBER,
     Generation,

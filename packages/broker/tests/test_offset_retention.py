@@ -15,8 +15,8 @@ from kit.node import registered_store
 from kit.stores import Counting, Interrupted
 from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.offsets.retention import LOOKS, OffsetRetention, RetainedGroups
 from raylog.coordination.groups.kinds import GroupKind, settle_kind

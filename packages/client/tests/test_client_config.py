@@ -14,8 +14,8 @@ from raylog.client.config.client import (
 )
 from raylog.client.config.texts import parse_address
 from raylog.client.fetch.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID, offset_reset
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.ids import EARLIEST, LATEST
 from raylog.protocol.settings import SettingsTable
 
 

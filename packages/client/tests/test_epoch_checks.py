@@ -13,13 +13,13 @@ from kio.static.protocol import RequestPayload
 from kit.wire import entity
 from raylog.client.fetch.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch.fetch_state import PartitionBuffer
-from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.fetch.subscription import Place, Subscription
 from raylog.client.network.connection import Address, Reply, Request
 from raylog.client.network.metadata import Metadata
 from raylog.client.network.network import Network
 from raylog.client.read_errors import LogTruncated
 from raylog.protocol.errors import NetworkException, RaylogError, TopicAuthorizationFailed, UnsupportedVersion
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.wire.messages import encode_response, response_type
 from raylog.protocol.wire.primitives import ZERO_UUID

@@ -18,12 +18,12 @@ from raylog.client.fetch.epoch_checks import EpochQuestion
 from raylog.client.fetch.fetch_state import PartitionBuffer
 from raylog.client.fetch.fetcher import FETCH_VERSION, Fetcher
 from raylog.client.fetch.offset_searches import OffsetQuestion
-from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.fetch.subscription import Subscription
 from raylog.client.network.connection import Address, Reply, Request
 from raylog.client.network.metadata import Metadata
 from raylog.client.network.network import Network
 from raylog.protocol.errors import NetworkException, RaylogError, UnsupportedVersion
-from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.wire.fetch import (
     FetchedPartition,

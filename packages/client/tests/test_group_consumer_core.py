@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.fetch.subscription import Subscription
 from raylog.client.groups.changes import Assigned, Change, Lost, Revoked
 from raylog.client.groups.group_consumer_core import GroupCore, Step
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge
-from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, LeaderEpoch, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in (0, 1))
 

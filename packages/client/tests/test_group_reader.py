@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from kit.interrupts import Interrupt
-from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.fetch.subscription import Subscription
 from raylog.client.groups import change_queue, group_consumer, group_consumer_core
 from raylog.client.groups.calls import made_here
 from raylog.client.groups.change_queue import ChangeQueue
@@ -26,6 +26,7 @@ from raylog.coordination.store.memory import MemoryStore
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import IllegalGeneration, InvalidRequest, UnknownTopicOrPartition
 from raylog.protocol.ids import (
+    EARLIEST,
     NO_TOPIC_ID,
     Generation,
     GroupId,

@@ -5,13 +5,13 @@ from typing import cast
 import pytest
 
 from raylog.client.fetch.leaders import Leaders
-from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.fetch.subscription import Subscription
 from raylog.client.network.connection import Address
 from raylog.client.network.metadata import ClusterView, Metadata
 from raylog.client.network.network import Network
 from raylog.client.results import PartitionDescription, TopicDescription
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
-from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName(topic), PartitionIndex(0)) for topic in ("a", "b"))
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.fetch.subscription import Place, Subscription
 from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import OffsetOutOfRange
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, PartitionIndex, TopicName, TopicPartition
 
 A = TopicPartition(TopicName("t"), PartitionIndex(0))
 B = TopicPartition(TopicName("t"), PartitionIndex(1))

@@ -27,10 +27,9 @@ from raylog.coordination.metadata.group_events import (
     Register,
     RegistrationFailed,
     Release,
-    Shares,
 )
 from raylog.coordination.metadata.group_events import Registered as IsRegistered
-from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered, Shares
 from raylog.coordination.store.memory import MemoryStore
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import FencedInstanceId, IllegalGeneration

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered, Shares
 from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.protocol.ids import (
     NO_TOPIC_ID,

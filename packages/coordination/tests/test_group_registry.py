@@ -38,13 +38,12 @@ from raylog.coordination.metadata.group_events import (
     Released,
     ReleaseFailed,
     Revoke,
-    Shares,
     Started,
     Tick,
     View,
 )
 from raylog.coordination.metadata.group_events import Registered as IsRegistered
-from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered, Shares
 from raylog.coordination.store.memory import MemoryStore
 from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.coordination.store.port import NodeEvent

@@ -25,8 +25,8 @@ from raylog.broker.config import (
     TOPIC_SETTINGS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
 )
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.events import EventLog
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.coordination.control.leadership import ElectionRules
 from raylog.coordination.controller.events import Rebalance, TopicDefaults
 from raylog.coordination.metadata.configs import DEFAULT_BROKER, check_overrides_size

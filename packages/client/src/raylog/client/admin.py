@@ -11,8 +11,6 @@ from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.static.protocol import RequestPayload
 
 from raylog.client.arguments import arguments as given
-from raylog.client.arguments.arguments import to_partitions
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.client.requests import admin_elections, admin_reassignments
 from raylog.client.requests import admin_groups as groups
 from raylog.client.requests import admin_requests as ask
@@ -33,17 +31,22 @@ from raylog.client.results import (
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
-from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    MAX_TIMESTAMP,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicPartition,
+)
 from raylog.protocol.wire.messages import decode_response
 
 __all__ = ["EARLIEST", "EARLIEST_LOCAL", "LATEST", "MAX_TIMESTAMP", "Admin", "NewTopic"]
 
 A = TypeVar("A")
-
-MAX_TIMESTAMP = -3
-"""The first record with the highest timestamp (KIP-734)."""
-EARLIEST_LOCAL = -4
-"""The first offset on the leader's own disk (KIP-405); nothing is kept elsewhere, so it is the earliest."""
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -143,7 +146,7 @@ class Admin:
         nobody leads, any live replica may, and acknowledged records may be lost (KIP-460).
         """
         calls = self._calls
-        chosen = None if partitions is None else to_partitions(partitions)
+        chosen = None if partitions is None else given.to_partitions(partitions)
         unclean = given.flag("unclean", unclean)
         request = admin_elections.elect_leaders(chosen, calls.timeout, unclean=unclean)
         return calls.call(request, calls.controller, admin_elections.read_elect_leaders)
@@ -174,7 +177,7 @@ class Admin:
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The partitions that are being moved, of those named or of all. What is unknown or complete is left out."""
         calls = self._calls
-        chosen = None if partitions is None else to_partitions(partitions)
+        chosen = None if partitions is None else given.to_partitions(partitions)
         request = admin_reassignments.list_reassignments(chosen, calls.timeout)
         return calls.call(request, calls.controller, admin_reassignments.read_list_reassignments)
 
@@ -271,7 +274,7 @@ class Admin:
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """The idempotent and transactional producers that each partition remembers, by id."""
         return self._calls.ask_leaders(
-            dict.fromkeys(to_partitions(partitions)),
+            dict.fromkeys(given.to_partitions(partitions)),
             ask.describe_producers,
             lambda reply: ask.read_describe_producers(_decoded(reply)),
         )
@@ -297,7 +300,7 @@ class Admin:
         A group that is not there has committed nothing. Raises the first error.
         """
         group = given.group_id(group)
-        request = groups.fetch_offsets(group, None if partitions is None else to_partitions(partitions))
+        request = groups.fetch_offsets(group, None if partitions is None else given.to_partitions(partitions))
         found = self._of_group(group, request, groups.read_fetch_offsets)
         offsets = {}
         for tp, answer in found.items():
@@ -327,7 +330,7 @@ class Admin:
         GroupSubscribedToTopic: a member reads the topic. Raises GroupIdNotFound.
         """
         group = given.group_id(group)
-        request = groups.delete_offsets(group, to_partitions(partitions))
+        request = groups.delete_offsets(group, given.to_partitions(partitions))
         return self._of_group(group, request, lambda _, response: groups.read_delete_offsets(group, response))
 
     def delete_groups(self, names: Iterable[str]) -> dict[str, RaylogError | None]:

@@ -22,7 +22,6 @@ from raylog.client.arguments.serde import Deserializer
 from raylog.client.batches.decode import schema_of
 from raylog.client.consumer_core import offsets_of
 from raylog.client.fetch.consumer_config import isolation_level
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.client.groups.calls import made_here
 from raylog.client.groups.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets, named
 from raylog.client.groups.group_consumer import RebalanceListener
@@ -33,7 +32,7 @@ from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.telemetry.metrics_reporter import Statistics
 from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.records import Batches
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from raylog.client.fetch.consumer_config import (
 )
 from raylog.client.fetch.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetch.fetcher import Fetcher, log
-from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.fetch.subscription import Place, Subscription
 from raylog.client.network.guards import ForkGuard, OneUser
 from raylog.client.network.network import Network
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
@@ -41,7 +41,7 @@ from raylog.client.telemetry.metrics_reporter import MetricsReporter, Statistics
 from raylog.coordination.host.clocks import wall_ms
 from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
-from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
 
 T = TypeVar("T")

@@ -60,6 +60,15 @@ NO_MEMBER = MemberId("")
 NO_GENERATION = Generation(-1)
 NO_TOPIC_ID = TopicId(UUID(int=0))
 
+LATEST = -1
+"""ListOffsets takes this for a time, and offsets that are given may be it: the end of what consumers may read."""
+EARLIEST = -2
+"""The first offset that the log still has."""
+MAX_TIMESTAMP = -3
+"""The first record with the highest timestamp (KIP-734)."""
+EARLIEST_LOCAL = -4
+"""The first offset on the leader's own disk (KIP-405); nothing is kept elsewhere, so it is the earliest."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints as Kafka's directory name, ``flights-3``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from raylog.protocol.errors import InvalidSessionTimeout
 from raylog.protocol.settings import Scope, Setting, ValueType, at_least, between
 
 GROUP_MIN_SESSION_TIMEOUT_MS = Setting(
@@ -78,3 +81,21 @@ OFFSETS_COMMIT_LINGER_MS = Setting(
     unit="ms",
     check=at_least(0),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """What the broker's settings say about groups; times in ms."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+
+    def check_session_timeout(self, session_timeout_ms: int) -> None:
+        """Raises InvalidSessionTimeout."""
+        if not self.min_session_timeout_ms <= session_timeout_ms <= self.max_session_timeout_ms:
+            raise InvalidSessionTimeout(
+                f"session.timeout.ms is {session_timeout_ms}; this cluster allows {self.min_session_timeout_ms} to "
+                f"{self.max_session_timeout_ms} (group.min.session.timeout.ms, group.max.session.timeout.ms)"
+            )

@@ -14,8 +14,7 @@ from raylog.broker.groups.classic.messages import Leaver
 from raylog.coordination.groups.deletion import is_registration
 from raylog.coordination.groups.instances import removal
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.metadata.group_model import Registered, Shares
 from raylog.coordination.metadata.topic_patterns import matching_topics
 from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.coordination.store.port import BadVersion, MetadataStore, NoNode, WriteTooLarge

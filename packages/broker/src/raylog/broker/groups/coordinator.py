@@ -15,12 +15,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.actors import describe_actors, describe_old, remove_actors
 from raylog.broker.groups.classic.claims import Claim, coordinator_of
 from raylog.broker.groups.classic.described import DescribedGroup, ListedGroup, describe_machine, subscribed_topics
 from raylog.broker.groups.classic.group import ClassicGroup, GroupState
 from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.broker.groups.holding.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding.holding import GroupHolder, store_answers
 from raylog.broker.groups.holding.keeper import GroupKeeper

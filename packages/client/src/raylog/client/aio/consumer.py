@@ -25,7 +25,6 @@ from raylog.client.arguments.serde import Deserializer
 from raylog.client.batches.decode import schema_of
 from raylog.client.consumer_core import offsets_of
 from raylog.client.fetch.consumer_config import isolation_level
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.client.groups.consumer_in_group import named
 from raylog.client.groups.group_consumer import RebalanceListener
 from raylog.client.groups.group_consumer_join import subscribed
@@ -33,7 +32,7 @@ from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.telemetry.metrics_reporter import Statistics
 from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.records import Batches
 
 T = TypeVar("T")

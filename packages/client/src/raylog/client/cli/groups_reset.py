@@ -25,9 +25,8 @@ from raylog.client.cli.terminal.common import (
     tell,
 )
 from raylog.client.config.texts import INT64_MAX
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, RaylogError
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, TopicPartition
 
 
 def reset_offsets(

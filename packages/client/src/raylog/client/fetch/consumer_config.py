@@ -13,9 +13,9 @@ from raylog.client.config.client import (
     client_setting,
     client_settings,
 )
-from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.coordination.metadata.topic_names import is_topic_name
 from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.ids import EARLIEST, LATEST
 from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
 
 _BY_DURATION = "by_duration:"

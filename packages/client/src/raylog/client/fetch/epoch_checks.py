@@ -22,13 +22,13 @@ from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i32
 
 from raylog.client.fetch.fetch_state import PartitionBuffer
-from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.fetch.subscription import Place, Subscription
 from raylog.client.network.connection import Address, Reply
 from raylog.client.network.network import Network
 from raylog.client.read_errors import LogTruncated
 from raylog.client.requests.offset_queries import by_topic
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import EARLIEST, LATEST, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.wire.messages import decode_response
 

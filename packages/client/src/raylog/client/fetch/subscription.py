@@ -14,10 +14,7 @@ from typing import NamedTuple
 from raylog.client.read_errors import LogTruncated, PositionLost
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import OffsetOutOfRange
-from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
-
-EARLIEST = -2
-LATEST = -1
+from raylog.protocol.ids import EARLIEST, LATEST, NO_TOPIC_ID, TopicPartition
 
 
 class Jump(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 
-from raylog.client.admin import LATEST, Admin
+from raylog.client.admin import Admin
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     RaylogError,
@@ -17,7 +17,7 @@ from raylog.protocol.errors import (
     UnknownTopicOrPartition,
     is_retriable,
 )
-from raylog.protocol.ids import Offset, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import LATEST, Offset, TopicId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
 
 __all__ = ["GroupDrain"]

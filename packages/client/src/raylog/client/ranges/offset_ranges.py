@@ -13,15 +13,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from raylog.client.config.texts import INT32_MAX, INT64_MAX, digits
-from raylog.client.fetch import subscription
 from raylog.coordination.metadata.topic_names import check_topic_name
+from raylog.protocol import ids
 from raylog.protocol.errors import InvalidTopic, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
-EARLIEST = Offset(subscription.EARLIEST)
+EARLIEST = Offset(ids.EARLIEST)
 """Stands for the first offset that the log still has; ListOffsets knows it by the same number, -2."""
 
-LATEST = Offset(subscription.LATEST)
+LATEST = Offset(ids.LATEST)
 """Stands for the end of what consumers may read; ListOffsets knows it by the same number, -1."""
 
 OffsetSpec = int | Mapping[TopicPartition, Offset]

@@ -1,4 +1,4 @@
-"""◆ What a member of a group of actors has claimed, and what it may do with that: commit and give up.
+"""What a member of a group of actors has claimed, and what it may do with that: commit and give up.
 
 A claim holds as long as nobody else has claimed the partition; each write with it names the version that says so (D9b,
 ``offsets``). A write whose answer was lost may have been made: then the registry is read, first the version of the

@@ -55,12 +55,11 @@ from raylog.coordination.metadata.group_events import (
     ReleaseFailed,
     Revoke,
     SessionLost,
-    Shares,
     Started,
     Tick,
     View,
 )
-from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.metadata.group_model import CommittedOffset, Shares
 from raylog.protocol.ids import NO_GENERATION, Generation, MemberId, MonotonicMs, TopicPartition
 
 __all__ = ["Member"]

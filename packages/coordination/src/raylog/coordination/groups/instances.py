@@ -1,4 +1,4 @@
-"""◆ How a member of a group of actors is removed by others, and replaced by a new process of its instance (KIP-345).
+"""How a member of a group of actors is removed by others, and replaced by a new process of its instance (KIP-345).
 
 A static member, one with a group.instance.id, also makes an ephemeral node with the name of its instance, in the multi
 of its registration: so the two end together, and of one instance there is one member. Nobody evicts it because its
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from raylog.coordination.groups.offset_nodes import partitions_below
 from raylog.coordination.metadata import group_paths
-from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import Shares
 from raylog.coordination.store.port import Check, Create, Delete, MetadataStore, Op, Set, WriteTooLarge, size_of
 from raylog.protocol.errors import FencedInstanceId
 from raylog.protocol.ids import Generation, GroupId, InstanceId, MemberId, TopicPartition

@@ -1,4 +1,4 @@
-"""◆ One member's side of the registries: carries out what it has decided (``group_events``) against the MetadataStore.
+"""One member's side of the registries: carries out what it has decided (``group_events``) against the MetadataStore.
 
 What makes two members agree is in the checks of each write:
 
@@ -38,9 +38,9 @@ from raylog.coordination.metadata.group_events import (
     Registered,
     RegistrationFailed,
     Release,
-    Shares,
 )
 from raylog.coordination.metadata.group_model import Registered as Member
+from raylog.coordination.metadata.group_model import Shares
 from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.coordination.store.port import (
     BadVersion,

@@ -1,4 +1,4 @@
-"""◆ What a member of a group of actors reads of the registries, and what it need not read.
+"""What a member of a group of actors reads of the registries, and what it need not read.
 
 The *elected* member, the one whose id is the lowest, reads who is registered, what the newcomers want, and the
 assignment, each time one of these changes. Every other member reads its own share, and watches the one *before* it: the
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.coordination.groups.deletion import is_registration
 from raylog.coordination.metadata import group_paths, paths
-from raylog.coordination.metadata.group_events import Shares, View
-from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.metadata.group_events import View
+from raylog.coordination.metadata.group_model import Registered, Shares
 from raylog.coordination.metadata.topic_patterns import matching_topics
 from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.coordination.store.port import EventSink, MetadataStore, NodeEvent

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raylog.coordination.metadata.group_model import CommittedOffset
-from raylog.protocol.ids import Generation, MemberId, TopicName, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The value of /raylog/groups/G/assignment."""
-
-    generation: Generation
-    members: Mapping[MemberId, tuple[TopicPartition, ...]]
+from raylog.coordination.metadata.group_model import CommittedOffset, Shares
+from raylog.protocol.ids import MemberId, TopicName, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

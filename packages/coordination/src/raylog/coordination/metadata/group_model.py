@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, InstanceId, LeaderEpoch, Offset, TimestampMs, TopicName
+from raylog.protocol.ids import (
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    Generation,
+    InstanceId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    TimestampMs,
+    TopicName,
+    TopicPartition,
+)
 
 
 class GroupKind(StrEnum):
@@ -46,3 +59,11 @@ class Registered(NamedTuple):
     """On which it runs (``liveness.machine_id``); "" where it does not say."""
     instance: InstanceId | None = None
     """The group.instance.id of a static member (KIP-345)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The value of /raylog/groups/G/assignment."""
+
+    generation: Generation
+    members: Mapping[MemberId, tuple[TopicPartition, ...]]

@@ -28,8 +28,7 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote
 
-from raylog.coordination.metadata.group_events import Shares
-from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered, Shares
 from raylog.coordination.store.node_json import (
     INT32,
     INT64,

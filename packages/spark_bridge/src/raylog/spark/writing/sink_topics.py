@@ -7,7 +7,6 @@ from functools import partial
 from threading import Lock
 
 from raylog.client.admin import Admin
-from raylog.client.fetch.subscription import LATEST
 from raylog.client.produce.identity import new_identities
 from raylog.client.produce.producer_state import MAX_EPOCH, Identity
 from raylog.client.producer import Producer
@@ -15,7 +14,7 @@ from raylog.client.ranges.offset_ranges import DataLoss
 from raylog.client.ranges.producer_traces import next_sequences
 from raylog.client.results import TopicDescription
 from raylog.protocol.errors import OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import LATEST, PartitionIndex, TopicName, TopicPartition
 from raylog.spark.writing.sink_batch import Written
 from raylog.spark.writing.sink_plan import BatchPlan, Target
 

@@ -10,9 +10,8 @@ Each call takes one thing that happened and answers an :class:`Outcome`: replies
 something must outlive the coordinator, the group to be stored *before* they are sent. Where storing fails, the machine
 is ahead of the store and has to be thrown away: another coordinator goes on from what was stored.
 
-A generation's assignment is stored with it, so that a coordinator that takes over finds a stable group, and its members
-notice nothing. A rebalance under way is not: its members are told that they are unknown or that the generation is, and
-join again.
+A generation's assignment is stored with it: a coordinator that takes over finds a stable group, and its members notice
+nothing. A rebalance under way is not: its members hear that they or the generation are unknown, and join again.
 
 Source: Kafka's group membership protocol (KIP-62: rebalance and session timeouts, KIP-134: initial delay, KIP-345:
 static members, KIP-394: member ids first, KIP-814: a static leader that came again).
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.members import Member, Members
 from raylog.broker.groups.classic.messages import (
     NOBODY,
@@ -38,7 +38,7 @@ from raylog.broker.groups.classic.messages import (
     Synced,
     Token,
 )
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.protocol.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,

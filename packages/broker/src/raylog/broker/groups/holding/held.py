@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.groups.classic.claims import (
     UNCLAIMED,
     Claim,
@@ -23,7 +24,7 @@ from raylog.broker.groups.classic.claims import (
 )
 from raylog.broker.groups.classic.group import ClassicGroup, GroupState
 from raylog.broker.groups.classic.messages import Outcome, Reply, Token
-from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.coordination.groups.kinds import TOLD, GroupKind, SettledKind, decode_settled, read_kind, settle_kind
 from raylog.coordination.metadata import group_paths, paths
 from raylog.coordination.metadata.model import ClusterState

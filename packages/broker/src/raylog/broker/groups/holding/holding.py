@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from raylog.broker.config.groups import GroupRules
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic.described import ListedGroup
 from raylog.broker.groups.classic.group import ClassicGroup, GroupState
 from raylog.broker.groups.classic.messages import Outcome, Reply, Token
-from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.holding.due import DueGroups
 from raylog.broker.groups.holding.held import (
     Basis,

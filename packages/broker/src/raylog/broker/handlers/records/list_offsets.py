@@ -42,6 +42,10 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.ids import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    MAX_TIMESTAMP,
     NO_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
@@ -53,10 +57,6 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
