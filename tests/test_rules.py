@@ -297,6 +297,37 @@ def test_commit_subjects_are_short_and_name_an_area() -> None:
     assert [line for line in subjects if len(line) > 72 or not re.match(r"[a-z][\w ,/.-]*: \S", line)] == []
 
 
+LEAST_BOUND_S = 5
+"""Shorter waits are what a test is about: a time-out that is to pass, a pause."""
+WAITS = {"result", "exception", "join", "wait", "communicate", "settimeout"}
+
+
+def bounds(tree: ast.AST) -> Iterator[tuple[int, float]]:
+    """Numbers that say how many seconds a call may wait, and their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = node.args if node.func.attr in WAITS and len(node.args) == 1 else []
+            named = [
+                keyword.value for keyword in node.keywords if keyword.arg == "timeout" and node.func.attr != "stop"
+            ]
+            for bound in (*given, *named):
+                if isinstance(bound, ast.Constant) and isinstance(bound.value, int | float):
+                    yield bound.lineno, bound.value
+
+
+def test_bounds_of_waits_scale_with_the_machine() -> None:
+    """On a busy one a future, a thread or a program takes its time: ``kit.machine.scaled``."""
+    assert list(bounds(ast.parse("a.result(9); a.join(scaled(9)); b.get(timeout=8); ','.join(x)"))) == [(1, 9), (1, 8)]
+    apart = ("bench", "fuzz", "judge", "mutation", "sim")
+    files = [path for path in ROOT.glob("tests/**/*.py") if path.relative_to(ROOT).parts[1] not in apart]
+    assert [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in [*files, *UNIT_TESTS]
+        for line, bound in bounds(ast.parse(path.read_text()))
+        if bound >= LEAST_BOUND_S
+    ] == []
+
+
 def test_the_cause_of_each_flake_was_found() -> None:
     lines = (ROOT / "tests/flakes.txt").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == []

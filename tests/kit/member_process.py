@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kit.group_members import started
+from kit.machine import scaled
 from raylog.client.groups.changes import Assigned, Revoked
 from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import MemberId, PartitionIndex, TopicName, TopicPartition
@@ -44,8 +45,8 @@ class MemberProcess:
     def __exit__(self, *_: object) -> None:
         self.signal(signal.SIGCONT)
         self.kill()
-        self._process.wait(30)
-        self._reader.join(30)
+        self._process.wait(scaled(30))
+        self._reader.join(scaled(30))
 
     def _read(self) -> None:
         assert self._process.stdout is not None

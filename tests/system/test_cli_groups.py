@@ -277,12 +277,15 @@ def test_a_commit_whose_answer_was_lost_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_does_not_answer_is_waited_for_no_longer_than_the_call_may_take(tmp_path: Path) -> None:
-    with proxied(tmp_path / "brokers") as (_, proxy, servers), Admin(servers, default_api_timeout_ms=3_000) as admin:
+    with (
+        proxied(tmp_path / "brokers") as (_, proxy, servers),
+        Admin(servers, default_api_timeout_ms=3_000, request_timeout_ms=scaled_ms(30_000)) as admin,
+    ):
         proxy.on_request = lambda api_key: Fate.DROP if api_key == OFFSET_COMMIT else Fate.PASS
         begun = time.monotonic()
         with pytest.raises(RequestTimedOut, match="no answer within"):
             admin.alter_group_offsets("g", {("t", 0): 0})
-        assert time.monotonic() - begun < 15  # request.timeout.ms, by which connections go, is 30 s
+        assert time.monotonic() - begun < scaled(15), "not by request.timeout.ms, by which connections go"
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from raylog.client import Consumer, Producer
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
-PATIENCE = {"retry_backoff_ms": 30_000, "retry_backoff_max_ms": 30_000}
+PATIENCE = dict.fromkeys(("retry_backoff_ms", "retry_backoff_max_ms"), scaled_ms(30_000))
 """Without the hint nothing happens for so long."""
 
 

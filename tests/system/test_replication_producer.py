@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.proxied import behind_proxies
 from kit.proxy import Fate, FrameProxy
 from kit.replicated import ReplicatedCluster
@@ -31,9 +31,9 @@ NOT_ENOUGH, AFTER_APPEND = 19, 20
 EXPIRATION, DAY_MS = "producer.id.expiration.ms", "86400000"
 WAIT_S = 30.0
 IN_FLIGHT = 5
-BACKOFF_MS = 1_500
+BACKOFF_MS = scaled_ms(1_500)
 """Of the first retry. As a backoff for each of five lost batches it would be 24 s in the end."""
-NEXT_ACK_S = 12.0
+NEXT_ACK_S = scaled(12.0)
 IMPATIENT_MS = 4_000
 """Time enough to connect, and to be told once at least what is in the way."""
 
@@ -88,7 +88,7 @@ def bring_back(proxied: Proxied, victim: int, topic: str) -> None:
 def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_at_once(proxied: Proxied) -> None:
     """Five batches are in the leader's log, and its followers', when it dies before it has said so."""
     sent = [b"%d" % number for number in range(IN_FLIGHT + 2)]
-    backoff: dict[str, Any] = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
+    backoff: dict[str, Any] = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": scaled_ms(60_000)}
     with Producer(proxied[2], linger_ms=0, batch_size=1, **backoff) as producer:
         assert producer.send("t", sent[0]).result(scaled(WAIT_S)).offset == 0
         victim, killed, flying = lose_answers_and_leader(proxied, "t", producer, sent[1:-1])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.machine import scaled_ms
 from raylog.client import Consumer, Producer
 from raylog.client.network.metadata import ClusterView
 from raylog.client.results import PartitionDescription, TopicDescription
@@ -16,7 +17,7 @@ from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionInd
 
 NOWHERE = "127.0.0.1:1"
 TOPIC = TopicName("t")
-LONG_MS = 10_000
+LONG_MS = scaled_ms(10_000)
 
 
 @pytest.fixture
