@@ -14,13 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kit import process_logs
-from kit.forms import SEED
+from kit.forms import NIGHTLY, SEED
 from kit.machine import SLOWNESS
-from kit.scheduling import SECONDS, FilesTogether, longest_first, seconds_of_files
+from kit.scheduling import MEMORY, SECONDS, FilesTogether, lie_in_memory, longest_first, seconds_of_files
 
 PACKAGES = Path(__file__).parent / "packages"
 
-settings.register_profile("fast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = 500 if NIGHTLY else 50
+settings.register_profile("fast", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("exhaustive", parent=settings.get_profile("fast"), max_examples=5_000)
 settings.register_profile("mutation", parent=settings.get_profile("fast"), max_examples=25, derandomize=True)
 settings.load_profile(os.environ.get("RAYLOG_HYPOTHESIS_PROFILE", "fast"))
@@ -77,6 +78,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if lie_in_memory(config.args):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     logging.getLogger("raylog").setLevel(logging.INFO)
     os.environ[SEED] = str(config.getoption("randomly_seed", "0"))
 

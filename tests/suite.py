@@ -36,7 +36,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from kit.machine import SLOWNESS, VARIABLE
-from kit.scheduling import SECONDS
+from kit.scheduling import COMPUTING, SECONDS
 
 ROOT = Path(__file__).parents[1]
 FLAKES = Path("tests/flakes.txt")
@@ -52,15 +52,6 @@ ERROR_LINES = 8
 PLACES = 3
 """How many of the calls that led to it."""
 
-COMPUTING = (
-    "packages",
-    "tests/property",
-    "tests/sim",
-    "tests/fuzz",
-    "tests/mutation",
-    "tests/test_rules.py",
-    "tests/test_infra.py",
-)
 OWN_RUNS = ("tests/conformance", "tests/pipelines")
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -24,13 +25,21 @@ TOPIC = {"segment.bytes": 200, "index.interval.bytes": 0, "retention.bytes": 300
 RECORDS = 12
 
 
-def stored(path: Path) -> Shelf:
-    """Six segments of two records, the last of them active; what lies in them is checked when it is read first."""
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory with six segments of two records, the last of them active."""
+    path = tmp_path_factory.mktemp("stored")
     shelf = open_shelf(path, topic=TOPIC)
     for n in range(RECORDS):
         append(shelf.partition, b"%d" % n, timestamps=[NOW + n])
     assert [segment.base_offset for segment in shelf.partition.log.segments] == [0, 2, 4, 6, 8, 10]
     shelf.dirs.close()
+    return path
+
+
+def copied(stored: Path, path: Path) -> Shelf:
+    """What lies in its segments is checked when it is read first."""
+    copytree(stored, path, dirs_exist_ok=True)
     return open_shelf(path, topic=TOPIC)
 
 
@@ -113,11 +122,11 @@ CHANGES: dict[str, Callable[[Partition], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize(("reader", "lines"), READERS.values(), ids=READERS)
 def test_reader_takes_no_change_for_damage(
-    tmp_path: Path, reader: Callable[[Partition], None], lines: int, change: Callable[[Partition], object]
+    stored: Path, tmp_path: Path, reader: Callable[[Partition], None], lines: int, change: Callable[[Partition], object]
 ) -> None:
     for nth in count(0, lines):
         with TemporaryDirectory(dir=tmp_path) as path:
-            shelf = stored(Path(path))
+            shelf = copied(stored, Path(path))
             partition = shelf.partition
             beside = partial(beside_reader, partition, change)
             with Interrupt(nth, reading, log, first_read, timestamps, handler=beside) as interrupt:
