@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from raylog.coordination.host.java import WANTED, find_java
+from raylog.spark.sessions.nodes import prepare_node
 from raylog.spark.sessions.plan import (
     EXECUTOR_RESOURCE,
     GIB,
@@ -34,6 +38,14 @@ GOOD = NodeReport("/venv/bin/python", 'openjdk version "17.0.9" 2023-10-17', 17)
 )
 def test_versions_of_java_are_read(line: str, version: int) -> None:
     assert major_version(line) == version
+
+
+def test_java_that_picked_up_options_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(find_java().executable.parent))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx64m")
+    report = prepare_node(str(tmp_path / "scratch"), [])
+    assert report.java_version == WANTED
+    assert "version" in report.java
 
 
 def test_nodes_alike_are_taken() -> None:

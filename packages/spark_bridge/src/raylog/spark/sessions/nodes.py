@@ -14,7 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.protocol.logs import Logger
-from raylog.spark.sessions.plan import NodeReport, SparkNotStarted, major_version
+from raylog.spark.sessions.plan import NodeReport, SparkNotStarted, major_version, version_line
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def prepare_node(scratch: str, dead: Sequence[str]) -> NodeReport:
     java = shutil.which("java")
     if java is not None:
         shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-        line = (shown.stderr or shown.stdout).partition("\n")[0]
+        line = version_line(shown.stderr or shown.stdout)
         version = major_version(line)
     return NodeReport(sys.executable, line, version)
 

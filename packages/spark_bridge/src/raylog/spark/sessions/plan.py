@@ -28,7 +28,7 @@ class NodeReport:
 
     python: str
     java: str
-    """The first line of ``java -version``; empty when there is no ``java`` on the raylet's PATH."""
+    """What ``java -version`` calls its version; empty when there is no ``java`` on the raylet's PATH."""
     java_version: int
     """Its major version; 0 when there is none."""
 
@@ -147,6 +147,12 @@ def check_nodes(reports: Sequence[tuple[str, NodeReport]]) -> str:
             "all: install the same environment everywhere"
         )
     return pythons[0]
+
+
+def version_line(shown: str) -> str:
+    """The line of ``java -version`` with the version, else the first. Java tells of JAVA_TOOL_OPTIONS before it."""
+    lines = shown.splitlines()
+    return next(filter(major_version, lines), lines[0] if lines else "")
 
 
 def major_version(line: str) -> int:
