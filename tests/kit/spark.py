@@ -9,8 +9,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from kit.machine import scaled
+from kit.quick_java import ArchiveWriter, quick_java
 from raylog.broker.launch import local_ray
 from raylog.broker.launch.cluster_file import RayInfo
 from raylog.coordination.host.java import find_java
@@ -27,6 +30,9 @@ SPARK_MARKS = [
         "ignore:distutils Version classes are deprecated:DeprecationWarning",
     ),
 ]
+
+JVM_END_S = 60.0
+"""For a JVM to end: one that archives its classes works for some seconds."""
 
 
 @contextmanager
@@ -51,12 +57,16 @@ def local_spark(directory: Path, configs: Mapping[str, str] | None = None) -> It
     """
     log4j = directory / "log4j2.properties"
     log4j.write_text(LOGGING)
-    java_options = f"-XX:-UsePerfData -Djava.io.tmpdir={directory} -Dlog4j2.configurationFile={log4j}"
+    archive = ArchiveWriter()
+    java_options = (
+        f"-XX:-UsePerfData -Djava.io.tmpdir={directory} -Dlog4j2.configurationFile={log4j} {archive.java_options}"
+    )
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": java_options,
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -69,10 +79,16 @@ def local_spark(directory: Path, configs: Mapping[str, str] | None = None) -> It
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     builder: SparkSession.Builder = SparkSession.builder
-    with environment(variables), ExitStack() as stack:
-        stack.callback(end_jvm)
+    with quick_java(), environment(variables), ExitStack() as stack:
+        stack.callback(_end_jvm, archive)
         stack.push(keep_texts)
         spark = builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
         stack.callback(spark.stop)
         stack.callback(release, spark)
         yield spark
+
+
+def _end_jvm(archive: ArchiveWriter) -> None:
+    process = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    end_jvm(scaled(JVM_END_S))
+    archive.publish(process.returncode if process is not None else None)

@@ -37,8 +37,14 @@ Rows = list[tuple[Any, ...]]
 
 
 @pytest.fixture(scope="module")
-def spark_configs() -> dict[str, str]:
-    return {"spark.jars": connector_jars()}
+def connector() -> str:
+    """Its jars."""
+    return connector_jars()
+
+
+@pytest.fixture(scope="module")
+def spark_configs(connector: str) -> dict[str, str]:
+    return {"spark.jars": connector}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from kit.cluster import InProcessCluster
+from kit.forms import some
 from kit.machine import scaled
 from kit.ray_nodes import NODES, ray_nodes
 from kit.reading import all_records
@@ -38,7 +39,7 @@ SLOW = 100
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:
     """An executor of one core on each node."""
     with (
         ray_nodes(tmp_path_factory.mktemp("ray")) as address,
@@ -162,9 +163,7 @@ def test_ranges_are_read_on_the_node_of_their_leader(spark: SparkSession, cluste
     assert near / len(partitions) >= 0.9
 
 
-def test_an_executor_killed_under_a_read_changes_nothing(
-    spark: SparkSession, cluster: InProcessCluster, tmp_path: Path
-) -> None:
+def under_a_read(spark: SparkSession, cluster: InProcessCluster, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     frame = gate.through(
         read(spark, subscribe="numbers", bootstrap_servers=cluster.bootstrap_servers, minPartitions=12)
@@ -175,12 +174,9 @@ def test_an_executor_killed_under_a_read_changes_nothing(
             wait_until(a_task_waits, WAIT_S, "a task reads", instead=result.done)
             kill_one(spark)
         assert result.result(scaled(WAIT_S)) == EXACTLY
-    await_all(spark)
 
 
-def test_an_executor_killed_under_a_stream_changes_nothing(
-    spark: SparkSession, cluster: InProcessCluster, tmp_path: Path
-) -> None:
+def under_a_stream(spark: SparkSession, cluster: InProcessCluster, tmp_path: Path) -> None:
     gate, rows = Gate(tmp_path), tmp_path / "rows"
     frame = gate.through(
         stream(
@@ -203,12 +199,9 @@ def test_an_executor_killed_under_a_stream_changes_nothing(
         query.stop()
     assert len(query.recentProgress) >= 3
     assert summary(spark.read.parquet(str(rows))) == EXACTLY
-    await_all(spark)
 
 
-def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
-    spark: SparkSession, cluster: InProcessCluster, tmp_path: Path
-) -> None:
+def under_the_sink(spark: SparkSession, cluster: InProcessCluster, tmp_path: Path) -> None:
     """In the middle of sending: another one goes on with its file, behind what the brokers have of it."""
     cluster.create_topic("sunk", partitions=PARTITIONS)
     servers, rows = cluster.bootstrap_servers, 6 * COUNT
@@ -230,4 +223,16 @@ def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
     print(f"killed with {there} of {rows} records there")
     assert there < rows, "it was not in the middle"
     assert Counter(int(record.value) for record in all_records(servers, "sunk")) == Counter(range(rows))
+
+
+@pytest.mark.parametrize(
+    "killed", some([under_a_read, under_a_stream, under_the_sink], 3), ids=lambda test: test.__name__
+)
+def test_a_killed_executor_changes_nothing(
+    killed: Callable[[SparkSession, InProcessCluster, Path], None],
+    spark: SparkSession,
+    cluster: InProcessCluster,
+    tmp_path: Path,
+) -> None:
+    killed(spark, cluster, tmp_path)
     await_all(spark)

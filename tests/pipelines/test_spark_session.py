@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from kit.forms import some
 from kit.machine import scaled
 from kit.spark import SPARK_MARKS, ray_with_java
 from kit.spark_driver import driver_process
@@ -42,7 +43,7 @@ class Lodger:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayInfo]:
+def head(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[RayInfo]:
     """A Ray cluster with Java."""
     with ray_with_java(tmp_path_factory.mktemp("ray")) as started:
         yield started
@@ -134,34 +135,24 @@ def assert_nothing_left(head: RayInfo, before: set[ProcessRef]) -> None:
     wait_until(lambda: not jvms(head) - before, 10, "the JVMs are gone", instead=lambda: jvms(head) - before)
 
 
-def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(head: RayInfo) -> None:
-    environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
-    before = jvms(head)
-    with (
-        pytest.raises(AnalysisException, match="no_such_column") as caught,
-        session(address=head.address, memory="600m") as spark,
-    ):
-        use(spark, head, before)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "no such luck" in told, "the JVM that errors ask for their text is gone"
-    assert "str() failed" not in told
-    assert not ray.is_initialized()
-    assert java_and_spark_environment() == environment
-    assert signal.getsignal(signal.SIGINT) is interrupted
-    assert_nothing_left(head, before)
+FAILURES = {
+    "app master": (
+        {"spark.ray.raydp_app_master.extraJavaOptions": "-javaagent:/no/such.jar"},
+        "Java gateway process exited",
+    ),
+    "driver's JVM": ({"spark.driver.extraJavaOptions": "-javaagent:/no/such.jar"}, "JAVA_GATEWAY_EXITED"),
+    "SparkContext": ({"spark.serializer": "no.such.Serializer"}, "no.such.Serializer"),
+    "executor": (
+        {"spark.executor.extraJavaOptions": "-javaagent:/no/such.jar"},
+        "0 of 1 Spark executors started within 5 s",
+    ),
+}
+"""What keeps each part from starting, and what is told then."""
 
 
-@pytest.mark.parametrize(
-    ("configs", "complaint"),
-    [
-        ({"spark.ray.raydp_app_master.extraJavaOptions": "-javaagent:/no/such.jar"}, "Java gateway process exited"),
-        ({"spark.driver.extraJavaOptions": "-javaagent:/no/such.jar"}, "JAVA_GATEWAY_EXITED"),
-        ({"spark.serializer": "no.such.Serializer"}, "no.such.Serializer"),
-        ({"spark.executor.extraJavaOptions": "-javaagent:/no/such.jar"}, "0 of 1 Spark executors started within 5 s"),
-    ],
-    ids=["app master", "driver's JVM", "SparkContext", "executor"],
-)
-def test_a_start_that_fails_leaves_nothing_behind(head: RayInfo, configs: dict[str, str], complaint: str) -> None:
+@pytest.mark.parametrize("part", some([*FAILURES], 4))
+def test_a_start_that_fails_leaves_nothing_behind(head: RayInfo, part: str) -> None:
+    configs, complaint = FAILURES[part]
     environment, before = java_and_spark_environment(), jvms(head)
     with (
         pytest.raises(Exception, match=complaint),
@@ -175,14 +166,10 @@ def test_a_start_that_fails_leaves_nothing_behind(head: RayInfo, configs: dict[s
     assert_nothing_left(head, before)
 
 
-@pytest.mark.parametrize("point", ["the app master starts", "started"])
-def test_a_driver_that_is_interrupted_leaves_nothing_behind(head: RayInfo, tmp_path: Path, point: str) -> None:
+def test_a_driver_that_is_interrupted_as_it_starts_leaves_nothing_behind(head: RayInfo, tmp_path: Path) -> None:
     before, log = jvms(head), tmp_path / "driver.log"
     with driver_process(head.address, log) as driver:
-        wait_until(
-            lambda: b"started" in log.read_bytes() if point == "started" else jvms(head) - before,
-            START_S, point, instead=log.read_text,
-        )  # fmt: skip
+        wait_until(lambda: jvms(head) - before, START_S, "the app master starts", instead=log.read_text)
         driver.send_signal(signal.SIGINT)
         driver.wait(scaled(START_S))
     assert "KeyboardInterrupt" in log.read_text()
@@ -190,22 +177,42 @@ def test_a_driver_that_is_interrupted_leaves_nothing_behind(head: RayInfo, tmp_p
 
 
 @pytest.mark.timeout(400)
-def test_two_sessions_share_the_nodes_and_a_killed_one_makes_room(head: RayInfo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", some([signal.SIGKILL, signal.SIGINT], 2))
+def test_two_sessions_share_the_nodes_and_one_that_ends_makes_room(
+    head: RayInfo, tmp_path: Path, end: signal.Signals
+) -> None:
+    """This process's session computes, and leaves nothing behind even after an exception. The other is that of a
+    process, which is killed or interrupted."""
+    environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
     before, log = jvms(head), tmp_path / "driver.log"
     with driver_process(head.address, log) as driver:
         wait_until(lambda: b"started" in log.read_bytes(), START_S, "the other session", instead=log.read_text)
-        others = left_behind(head)
+        others, named, beside = left_behind(head), actors(head), jvms(head)
         assert len(others) == 2
-        with session(address=head.address, memory="600m") as spark:
-            assert spark.range(10).count() == 10
+        with (
+            pytest.raises(AnalysisException, match="no_such_column") as caught,
+            session(address=head.address, memory="600m") as spark,
+        ):
+            use(spark, head, beside)
+        told = "".join(traceback.format_exception(caught.value))
+        assert "no such luck" in told, "the JVM that errors ask for their text is gone"
+        assert "str() failed" not in told
+        assert not ray.is_initialized()
+        assert java_and_spark_environment() == environment
+        assert signal.getsignal(signal.SIGINT) is interrupted
         assert left_behind(head) == others
+        assert actors(head) == named
+        wait_until(lambda: not jvms(head) - beside, 10, "its JVMs are gone", instead=lambda: jvms(head) - beside)
         with (
             pytest.raises(SparkNotStarted, match=r"for 2 s the Ray cluster had CPU free for 1 of them .*1 of 2 CPU"),
             session(address=head.address, executors=2, memory="600m", timeout_s=2),
         ):
             pass
-        driver.kill()
-        driver.wait(scaled(10))
+        driver.send_signal(end)
+        driver.wait(scaled(START_S))
+        if end is signal.SIGINT:
+            assert "KeyboardInterrupt" in log.read_text()
+            assert_nothing_left(head, before)
         with session(address=head.address, executors=2, memory="600m") as spark:
             assert spark.range(10).count() == 10
     assert_nothing_left(head, before)

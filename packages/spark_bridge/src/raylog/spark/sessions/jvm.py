@@ -143,8 +143,11 @@ def release(spark: SparkSession) -> None:
         log.warning("Spark's driver could not release what it holds: %s", error)
 
 
-def end_jvm() -> None:
-    """End the JVM of this process, which pyspark keeps for a next SparkContext that RayDP could not use."""
+def end_jvm(timeout_s: float = JVM_GONE_TIMEOUT_S) -> None:
+    """End the JVM of this process, which pyspark keeps for a next SparkContext that RayDP could not use.
+
+    After ``timeout_s`` it is killed.
+    """
     context = SparkContext._active_spark_context
     if context is not None:  # of a session that failed after Spark had started
         context.stop()
@@ -158,7 +161,7 @@ def end_jvm() -> None:
     process = gateway.proc
     process.stdin.close()  # the JVM ends itself when its standard input does
     try:
-        process.wait(timeout=JVM_GONE_TIMEOUT_S)
+        process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
