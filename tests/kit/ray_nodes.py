@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import ray
+
 from kit.machine import SLOWNESS
 from raylog.broker.launch import local_ray
 from raylog.coordination.host.free_ports import free_port
@@ -20,7 +22,7 @@ from raylog.coordination.host.java import find_java
 from raylog.coordination.host.own_session import OwnSession, run_in_session
 from raylog.coordination.host.ray_token import ray_token
 
-__all__ = ["NODES", "ray_nodes"]
+__all__ = ["NODES", "metrics_target", "ray_nodes"]
 
 NODES = ("127.0.0.2", "127.0.0.3")
 START_TIMEOUT_S = 90.0 * SLOWNESS
@@ -71,6 +73,12 @@ def ray_nodes(directory: Path, addresses: Sequence[str] = NODES, *, cpus: int = 
         for session in reversed(sessions):
             session.end(GRACE_S)
         temp_dir.unlink()
+
+
+def metrics_target() -> str:
+    """Where the agent of the only node of the cluster, to which this process is connected, offers metrics."""
+    [node] = ray.nodes()
+    return f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
 
 
 def _common(address: str, cpus: int) -> list[str]:

@@ -31,11 +31,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """Three broker actors on a local Ray cluster of their own, from a clean state."""
+    """Three broker actors on a local Ray cluster of their own, from a clean state; Ray has no dashboard."""
     root = tmp_path_factory.mktemp("up")
     cluster = RunningCluster(root / "home", root / "data")
     try:
-        cluster.raylog("up", "--brokers", "3")
+        cluster.raylog("up", "--no-dashboard", "--brokers", "3")
         yield cluster
     finally:
         cluster.raylog("down", check=False)

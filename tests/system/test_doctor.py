@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.cli import RunningCluster, raylog
+from kit.cli import RunningCluster, raylog_here
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.broker.cli.doctor import Finding, State, examine
@@ -25,7 +25,7 @@ WAIT_S = 30.0
 
 def findings(cluster: RunningCluster, *, well: bool) -> list[Finding]:
     """What doctor says of the cluster; its exit code must fit."""
-    done = cluster.raylog("doctor", "--output", "json", check=False)
+    done = cluster.here("doctor", "--output", "json", check=False)
     assert done.returncode == (0 if well else 1), done.stderr
     return [Finding(**{**row, "state": State(row["state"])}) for row in json.loads(done.stdout)]
 
@@ -71,7 +71,7 @@ def test_each_trouble_is_told_with_what_to_do(three_brokers: RunningCluster) -> 
         token.chmod(0o600)
     assert all(finding.advice for finding in troubles)
     wait_until(
-        lambda: three_brokers.raylog("doctor", check=False).returncode == 0, WAIT_S, "all is well again", interval_s=0.5
+        lambda: three_brokers.here("doctor", check=False).returncode == 0, WAIT_S, "all is well again", interval_s=0.5
     )
 
 
@@ -104,9 +104,9 @@ def test_an_address_must_lead_to_a_broker_of_the_cluster(tmp_path: Path) -> None
 
 
 def test_where_there_is_no_cluster_the_machine_is_looked_at(tmp_path: Path) -> None:
-    done = raylog(tmp_path, "doctor", "--output", "json")
+    done = raylog_here(tmp_path, "doctor", "--output", "json")
     assert {row["check"] for row in json.loads(done.stdout)} == {"cluster", "java", "disk", "file limit"}
-    refused = raylog(tmp_path, "doctor", "--data-dir", str(tmp_path / "none"), check=False)
+    refused = raylog_here(tmp_path, "doctor", "--data-dir", str(tmp_path / "none"), check=False)
     assert refused.returncode == 1
     assert "there is no raylog cluster" in refused.stderr
 

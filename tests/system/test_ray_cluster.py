@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,12 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from ray.util import list_named_actors
 
-from kit.cli import RunningCluster, raylog
+from kit.cli import RunningCluster, raylog_here
 from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.broker.launch.cluster_file import accepts
 from raylog.broker.launch.ray_driver import actor_names
-from raylog.coordination.host.own_session import OwnSession
 from raylog.coordination.host.ray_token import ray_token
 from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import NotLeaderOrFollower
@@ -69,40 +67,6 @@ def create_topic(servers: str, name: str, partitions: int = 1, **config: str) ->
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(scaled(WAIT_S))
 
 
-def read(cluster: RunningCluster, topic: str) -> list[bytes | None]:
-    """What is in the topic's first partition, by an actor call to broker 0."""
-    found: list[bytes | None] = []
-
-    def is_read() -> bool:
-        try:
-            records, _ = ray.get(broker.fetch.remote(topic, 0, 0, 1 << 20))
-        except NotLeaderOrFollower:  # it serves, and the controller, which has just begun, has not elected it yet
-            return False
-        found.extend(record.value for record in records)
-        return True
-
-    with driver(cluster) as namespace:
-        broker = ray.get_actor("broker-0", namespace=namespace)
-        wait_until(is_read, WAIT_S, f"broker 0 leads {topic}-0")
-    return found
-
-
-def kill_everything(cluster: RunningCluster) -> None:
-    """kill -9 of all processes that `raylog up` started: Ray's, the brokers, ZooKeeper and its owner."""
-    zookeeper = EmbeddedZooKeeper(cluster.data_dir / "zookeeper")
-    rays = [member.ref for member in ray_session(cluster).members()]
-    for ref in [*filter(None, (zookeeper.owner, zookeeper.jvm)), *rays]:
-        ref.signal(signal.SIGKILL)
-    wait_until(lambda: not any(ref.is_alive for ref in rays) and not zookeeper.is_running, WAIT_S, "all are dead")
-
-
-def ray_session(cluster: RunningCluster) -> OwnSession:
-    """All processes of the Ray cluster that `raylog up` started."""
-    session = OwnSession.load(Path(cluster.file()["ray"]["processes"]))
-    assert session is not None
-    return session
-
-
 def one_line(text: str) -> str:
     """The only line of what a command said on stderr."""
     [line] = text.strip().splitlines()
@@ -128,7 +92,7 @@ def test_status_tells_everything_that_clients_need(three_brokers: RunningCluster
 
 
 def test_the_only_cluster_is_found_without_its_directory(three_brokers: RunningCluster) -> None:
-    assert three_brokers.file()["cluster_id"] in raylog(three_brokers.home, "status").stdout
+    assert three_brokers.file()["cluster_id"] in raylog_here(three_brokers.home, "status").stdout
 
 
 def test_up_twice_changes_nothing(three_brokers: RunningCluster) -> None:
@@ -137,7 +101,7 @@ def test_up_twice_changes_nothing(three_brokers: RunningCluster) -> None:
         return [{**broker, "partitions": None} for broker in three_brokers.status()["brokers"]]
 
     before = brokers()
-    again = three_brokers.raylog("up")
+    again = three_brokers.here("up")
     assert "is up already; nothing was changed" in one_line(again.stderr)
     assert brokers() == before
 
@@ -146,6 +110,7 @@ def test_up_twice_changes_nothing(three_brokers: RunningCluster) -> None:
     ("arguments", "complaint"),
     [
         (("--brokers", "2"), "cannot shrink"),
+        (("--dashboard",), "runs without Ray's dashboard: `raylog down"),
         (("--config", "num.partitions=7"), "other settings"),
         (("--config", "no.such.setting=7"), "no.such.setting"),
         (("--config", "num.partitions=0"), "num.partitions"),
@@ -156,7 +121,7 @@ def test_up_twice_changes_nothing(three_brokers: RunningCluster) -> None:
 def test_what_cannot_be_changed_is_refused(
     three_brokers: RunningCluster, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    refused = three_brokers.raylog("up", *arguments, check=False)
+    refused = three_brokers.here("up", *arguments, check=False)
     assert refused.returncode == 1
     assert complaint in one_line(refused.stderr)
 
@@ -223,12 +188,12 @@ def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
         return {partition.leader for partition in partitions.values()}
 
     create_topic(servers, "alone", partitions=3)
-    refused = raylog(three_brokers.home, "brokers", "drain", "2", check=False)
+    refused = raylog_here(three_brokers.home, "brokers", "drain", "2", check=False)
     assert refused.returncode == 1
     assert "partitions that nobody else can lead now" in one_line(refused.stderr)
     wait_until(lambda: leaders() == {0, 1}, WAIT_S, "others lead what they can")
-    raylog(three_brokers.home, "brokers", "drain", "2", "--cancel")
-    unknown = raylog(three_brokers.home, "brokers", "drain", "7", check=False)
+    raylog_here(three_brokers.home, "brokers", "drain", "2", "--cancel")
+    unknown = raylog_here(three_brokers.home, "brokers", "drain", "7", check=False)
     assert one_line(unknown.stderr) == "raylog: there is no broker 7 in this cluster; these are: 0, 1, 2"
 
 
@@ -304,7 +269,7 @@ def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster
             WAIT_S,
             "the guest's broker processes are gone",
         )
-        down_again = guest.raylog("status", check=False)
+        down_again = guest.here("status", check=False)
         assert down_again.returncode == 1
     with driver(three_brokers):
         wait_until(
@@ -364,47 +329,13 @@ def test_a_log_dir_of_another_broker_is_refused(three_brokers: RunningCluster, t
 
 
 def test_no_ray_at_the_address_is_one_sentence(tmp_path: Path) -> None:
-    refused = raylog(tmp_path, "up", "--data-dir", str(tmp_path / "data"), "--address", "127.0.0.1:1", check=False)
+    refused = raylog_here(tmp_path, "up", "--data-dir", str(tmp_path / "data"), "--address", "127.0.0.1:1", check=False)
     assert refused.returncode == 1
     assert "cannot connect to Ray at 127.0.0.1:1" in refused.stderr.strip().splitlines()[-1]
 
 
-def test_side_by_side_down_leaves_no_process_and_up_brings_everything_back(
-    three_brokers: RunningCluster, tmp_path: Path
-) -> None:
-    neighbour = RunningCluster.up(tmp_path, "--brokers", "1", home=three_brokers.home)
-    try:
-        before = neighbour.status()
-        ambiguous = raylog(three_brokers.home, "status", check=False)
-        assert "several raylog clusters run here" in one_line(ambiguous.stderr)
-        create_topic(before["bootstrap_servers"], "kept")
-        producer = Producer({"bootstrap.servers": before["bootstrap_servers"]})
-        producer.produce("kept", b"value", partition=0)
-        assert producer.flush(WAIT_S) == 0
-
-        rays = [member.ref for member in ray_session(neighbour).members()]
-        assert rays
-        neighbour.down()
-        assert not any(ref.is_alive for ref in rays)
-        assert not EmbeddedZooKeeper(neighbour.data_dir / "zookeeper").is_running
-        mine = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
-        assert mine == []
-        assert neighbour.raylog("down").returncode == 0, "down again changes nothing"
-
-        neighbour.raylog("up")
-        after = neighbour.status()
-        assert after["bootstrap_servers"] == before["bootstrap_servers"]
-        assert after["cluster_id"] == before["cluster_id"]
-        assert read(neighbour, "kept") == [b"value"]
-
-        kill_everything(neighbour)
-        refused = neighbour.raylog("status", check=False)
-        assert "the cluster is down; `raylog up" in one_line(refused.stderr)
-        begun = time.monotonic()
-        neighbour.raylog("up")
-        print(f"\nkill -9 of everything: {time.monotonic() - begun:.1f} s until `raylog up` is done")
-        assert neighbour.status()["bootstrap_servers"] == before["bootstrap_servers"]
-        assert read(neighbour, "kept") == [b"value"]
-    finally:
-        neighbour.raylog("down", check=False)
-    assert [broker["state"] for broker in three_brokers.status()["brokers"]] == ["serving"] * 3
+def test_the_dashboard_of_a_ray_cluster_that_is_joined_is_its_owners(tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path / "data"), "--address", "127.0.0.1:1")
+    refused = raylog_here(tmp_path, "up", *where, "--no-dashboard", check=False)
+    assert refused.returncode == 1
+    assert "127.0.0.1:1 was started by others" in one_line(refused.stderr)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import urllib.request
 from http.client import HTTPException
-from pathlib import Path
 
 import pytest
+import ray
 
 from kit.cli import RunningCluster
 from kit.machine import scaled
+from kit.ray_nodes import metrics_target
 from kit.waiting import wait_until
 from raylog.client import connect
+from raylog.coordination.host.ray_token import ray_token
 
 pytestmark = pytest.mark.system
 
@@ -59,17 +60,24 @@ class Page:
         return sum(value for _, value in self.values(name, **labels))
 
 
-def scrape(cluster: RunningCluster) -> Page:
-    """What Prometheus would get, from the targets that Ray lists for it."""
-    file = Path(cluster.file()["ray"]["temp_dir"]) / "prom_metrics_service_discovery.json"
-    targets = [target for group in json.loads(file.read_text()) for target in group["targets"]]
-    texts = [
-        urllib.request.urlopen(f"http://{target}/metrics", timeout=scaled(10)).read().decode() for target in targets
-    ]
-    return Page("\n".join(texts))
+@pytest.fixture(scope="module")
+def target(three_brokers: RunningCluster) -> str:
+    """Where Ray's agent offers metrics; that Prometheus is told of it, test_local_ray.py shows."""
+    facts = three_brokers.file()["ray"]
+    with ray_token(facts["auth_token_path"]):
+        ray.init(address=facts["address"], log_to_driver=False, configure_logging=False)
+    try:
+        return metrics_target()
+    finally:
+        ray.shutdown()
 
 
-def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: RunningCluster) -> None:
+def scrape(target: str) -> Page:
+    """What Prometheus would get."""
+    return Page(urllib.request.urlopen(f"http://{target}/metrics", timeout=scaled(10)).read().decode())
+
+
+def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: RunningCluster, target: str) -> None:
     topic = "measured"
     cluster = connect(data_dir=three_brokers.data_dir)
     with cluster.admin() as admin:
@@ -80,7 +88,7 @@ def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: Runnin
 
     def arrived() -> Page | None:
         try:
-            page = scrape(three_brokers)
+            page = scrape(target)
         except (OSError, HTTPException):
             return None  # Ray's agent starts after the brokers do
         counted, offsets = page.total(MESSAGES, topic=topic), page.total(OFFSETS, topic=topic)
@@ -90,7 +98,7 @@ def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: Runnin
         return page if counted == offsets == RECORDS and in_sync == 3 and told_once else None
 
     def shown() -> str:
-        page = scrape(three_brokers)
+        page = scrape(target)
         named = (LEADERS, CONTROLLERS, OFFLINE, MESSAGES, OFFSETS, IN_SYNC)
         return "\n".join(f"{name} {labels} {value}" for name, labels, value in page.samples if name in named)
 
@@ -138,7 +146,7 @@ with cluster.consumer("told", client_id="teller", auto_offset_reset="earliest") 
 """A driver of its own, which joins no other cluster, as the tests' process does."""
 
 
-def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster) -> None:
+def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster, target: str) -> None:
     command = [sys.executable, "-c", CLIENTS, str(three_brokers.data_dir)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdout is not None
@@ -146,7 +154,7 @@ def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster)
 
         def arrived() -> bool:
             try:
-                page = scrape(three_brokers)
+                page = scrape(target)
             except (OSError, HTTPException):
                 return False
             return [page.total(name, client_id="teller", client="0") for name in (SENT, READ, LAG)] == expected

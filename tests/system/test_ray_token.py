@@ -6,17 +6,12 @@ import os
 import stat
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
-from urllib.error import HTTPError
 
 import pytest
-import ray
 
 from kit.cli import RunningCluster
 from kit.machine import scaled
-from raylog.broker.launch import local_ray
-from raylog.coordination.host.ray_token import ray_token
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -29,15 +24,6 @@ def join(address: str, home: Path, **settings: str) -> subprocess.CompletedProce
     environment |= {"HOME": str(home), "RAY_NUM_REDIS_GET_RETRIES": "1", **settings}
     command = [sys.executable, "-c", DRIVER, address]
     return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), env=environment, check=False)
-
-
-def http_status(url: str, **headers: str) -> int:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=scaled(20)) as answer:
-            return int(answer.status)
-    except HTTPError as error:
-        with error:
-            return error.code
 
 
 def test_only_the_owner_can_read_the_token(three_brokers: RunningCluster) -> None:
@@ -64,24 +50,3 @@ def test_a_driver_with_the_token_gets_in(three_brokers: RunningCluster, tmp_path
     facts = three_brokers.file()["ray"]
     settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": facts["auth_token_path"]}
     assert "it is in" in join(facts["address"], tmp_path, **settings).stdout
-
-
-def test_the_dashboard_asks_for_the_token(three_brokers: RunningCluster) -> None:
-    facts = three_brokers.file()["ray"]
-    url = f"{facts['dashboard_url']}/nodes?view=summary"
-    token = Path(facts["auth_token_path"]).read_text()
-    assert http_status(url) == 401
-    assert http_status(url, Authorization=f"Bearer {token}") == 200
-
-
-def test_an_environment_that_says_how_drivers_get_in_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    head = local_ray.start(tmp_path, os.environ)
-    try:
-        assert head.auth_token_path == ""
-        assert not (tmp_path / "ray-auth-token").exists()
-        with ray_token(head.auth_token_path):
-            ray.init(address=head.address, log_to_driver=False, configure_logging=False)
-        ray.shutdown()
-    finally:
-        local_ray.stop(head)

@@ -98,7 +98,7 @@ def test_the_broker_of_a_hung_raylet_is_replaced_once_it_is_gone(nodes: Cluster,
         nodes.add_node(**_node("a"))
 
         def waits() -> str:
-            told = cluster.raylog("status", "--output", "json", check=False).stdout
+            told = cluster.here("status", "--output", "json", check=False).stdout
             return told if '"starting"' in told and "in use by another broker" in told else ""
 
         wait_until(waits, WAIT_S, "Ray has started the broker anew, and it waits", interval_s=0.5)

@@ -74,6 +74,12 @@ def up(
             help="A broker setting, repeatable. With a fixed port in listeners, broker N listens at port + N.",
         ),
     ] = None,
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            "--dashboard/--no-dashboard", help="Start Ray with its dashboard or without; default: as it was, or with."
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Bring a cluster up, on a Ray cluster of its own or on a running one; return once clients can connect."""
@@ -82,7 +88,7 @@ def up(
         raise InvalidConfig("--zookeeper-auth-file is for --zookeeper: the embedded one has credentials of its own")
     auth = read_credentials(zookeeper_auth_file) if zookeeper_auth_file else None
     place = data_dir or raylog_home() / "data"
-    request = supervisor.Request(place, brokers, zookeeper, address, _parse_config(config), auth)
+    request = supervisor.Request(place, brokers, zookeeper, address, _parse_config(config), auth, dashboard)
     cluster, started = supervisor.up(request)
     if not started:
         typer.echo(f"raylog: the cluster in {cluster.data_dir} is up already; nothing was changed", err=True)

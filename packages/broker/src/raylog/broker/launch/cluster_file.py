@@ -53,6 +53,7 @@ class RayInfo:
     mode: str
     """``local``: we started it, and end it; ``joined``: somebody else's."""
     dashboard_url: str = ""
+    """Empty without a dashboard."""
     temp_dir: str = ""
     processes: str = ""
     """The file that names its processes when ``mode`` is local: an OwnSession's record."""

@@ -43,8 +43,8 @@ class RayNotStarted(RaylogError):
     """Ray did not start; one sentence, with the place of its log."""
 
 
-def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
-    """Start Ray and return once it takes drivers; about five seconds.
+def start(data_dir: Path, environment: Mapping[str, str], *, dashboard: bool = True) -> RayInfo:
+    """Start Ray, with or without its dashboard, and return once it takes drivers; about five seconds.
 
     ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Unless its RAY_AUTH_MODE
     says how drivers get in, they present a token that is made here. Raises RayNotStarted.
@@ -58,7 +58,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
         ports = [free_port(LOOPBACK) for _ in range(5)]
         with log.open("wb") as output:
             launcher = subprocess.Popen(
-                run_in_session(record, _command(temp_dir, ports)),
+                run_in_session(record, _command(temp_dir, ports, dashboard)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -74,7 +74,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
             return RayInfo(
                 address=f"{LOOPBACK}:{ports[0]}",
                 mode="local",
-                dashboard_url=f"http://{LOOPBACK}:{ports[2]}",
+                dashboard_url=f"http://{LOOPBACK}:{ports[2]}" if dashboard else "",
                 temp_dir=str(temp_dir),
                 processes=str(record),
                 head=head.ref,
@@ -138,8 +138,8 @@ def _ends(launcher: subprocess.Popen[bytes], timeout_s: float) -> bool:
     return True
 
 
-def _command(temp_dir: Path, ports: list[int]) -> list[str]:
-    gcs, client_server, dashboard, agent, metrics = ports
+def _command(temp_dir: Path, ports: list[int], dashboard: bool) -> list[str]:
+    gcs, client_server, dashboard_port, agent, metrics = ports
     return [
         sys.executable,
         "-m",
@@ -149,8 +149,9 @@ def _command(temp_dir: Path, ports: list[int]) -> list[str]:
         f"--node-ip-address={LOOPBACK}",
         f"--port={gcs}",
         f"--ray-client-server-port={client_server}",
+        f"--include-dashboard={str(dashboard).lower()}",
         f"--dashboard-host={LOOPBACK}",
-        f"--dashboard-port={dashboard}",
+        f"--dashboard-port={dashboard_port}",
         f"--dashboard-agent-listen-port={agent}",
         f"--metrics-export-port={metrics}",
         f"--temp-dir={temp_dir}",

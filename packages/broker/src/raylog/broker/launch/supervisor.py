@@ -183,19 +183,28 @@ def _only_one_up(data_dir: Path) -> Iterator[None]:
 def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
     """The Ray cluster that is asked for, or was used before, or a new local one."""
     environment = environment_for(needs_java=not external_zookeeper(request, before))
+    had_dashboard = not (before and before.ray.is_local) or bool(before.ray.dashboard_url)
     if before and before.ray.is_local:
         if local_ray.is_whole(before.ray):
             if request.address not in (None, before.ray.address):
                 where = f"the cluster in {before.data_dir}"
                 raise RaylogError(f"{where} runs on a Ray cluster of its own: `raylog down` first")
+            if request.dashboard not in (None, had_dashboard):
+                where = (
+                    f"the cluster in {before.data_dir} runs {'with' if had_dashboard else 'without'} Ray's dashboard"
+                )
+                raise RaylogError(f"{where}: `raylog down --data-dir {before.data_dir}` first")
             return before.ray
         local_ray.stop(before.ray)  # a part of it died: no driver gets in any more
     address = request.address or os.environ.get("RAY_ADDRESS")
     if before and not before.ray.is_local:
         address = address or before.ray.address
     if address:
+        if request.dashboard is not None:
+            raise RaylogError(f"the Ray cluster at {address} was started by others, with or without a dashboard")
         return RayInfo(address=address, mode="joined")
-    info = local_ray.start(request.data_dir.absolute(), environment)
+    dashboard = had_dashboard if request.dashboard is None else request.dashboard
+    info = local_ray.start(request.data_dir.absolute(), environment, dashboard=dashboard)
     undo.callback(local_ray.stop, info)
     return info
 

@@ -44,6 +44,8 @@ class Request:
     config: Mapping[str, str] | None = None
     zookeeper_auth: str | None = None
     """Credentials for ``zookeeper``, as text."""
+    dashboard: bool | None = None
+    """Whether the Ray cluster that is started has Ray's dashboard; by default it has."""
 
 
 def settings_for(request: Request, before: ClusterFile | None) -> Mapping[str, str]:
