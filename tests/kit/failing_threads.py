@@ -21,8 +21,8 @@ class Injected(Exception):
 
 
 def kind_of(thread: str) -> str:
-    """A thread's name without the broker or the listener that it is about."""
-    return re.sub(r"-(\d+|PLAINTEXT)$", "", thread)
+    """A thread's name without the broker that it is about."""
+    return re.sub(r"-\d+$", "", thread)
 
 
 class FaultyThreads:

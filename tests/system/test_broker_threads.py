@@ -30,10 +30,10 @@ from raylog.protocol.records import Record, encode_batch
 WAIT_S = 30.0
 SOURCES = Path(__file__).parents[2] / "packages"
 THREADS = (
-    "membership", "controller", "control-to", "isr-changes", "fetcher", "group-ticker", "offset-committer", "accept",
-    "maintenance", "scrubber", "group-upkeep", "group-keeper", "liveness", "names", "auto-create",
+    "membership", "controller", "control-to", "isr-changes", "fetcher", "group-ticker", "offset-committer", "net",
+    "net-watch", "maintenance", "scrubber", "group-upkeep", "group-keeper", "liveness", "names", "auto-create",
 )  # fmt: skip
-"""All of a broker's, without what follows in their names: a broker or a listener."""
+"""All of a broker's, without what follows in their names: a broker."""
 ELSEWHERE = {"drain", "start", "metrics", "group", "liveness-listener", "zookeeper-restart"}
 """Of a broker that stops, of the actor around it, of members of groups and of ZooKeeper's client: tested elsewhere."""
 SEVERAL = 2
@@ -145,7 +145,7 @@ def test_every_thread_of_the_sources_is_in_this_test() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and called(node.func) in {"loop", "once", "DueGroups"}:
                 named.add(literal(node.args[0]))
-    named.discard("")  # a connection's thread, which runs one job after the other: see test_net_threads
+    named.discard("")  # of those that do what may wait: see test_net_threads
     assert named == set(THREADS) | ELSEWHERE - {"group"}
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
 from kit.machine import scaled
 from kit.node import Node
+from kit.slow_files import StuckDisk
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
-from raylog.broker.net.acceptor import BURST, Acceptor
+from raylog.broker.net.acceptor import BURST
 from raylog.broker.net.server import Listener, SocketServer
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.wire.primitives import ZERO_UUID
@@ -221,43 +227,14 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
         socket.create_connection(address, 1)
 
 
-def test_stop_wakes_the_accept_threads(node: Node) -> None:
+def test_stop_wakes_the_loop(node: Node) -> None:
     listeners = [Listener(name, "127.0.0.1", 0) for name in ("INNER", "OUTER")]
-    for _ in range(5):  # whether a thread misses that its socket was shut down is a matter of luck
+    for _ in range(5):  # whether a thread misses that it is to end is a matter of luck
         server = SocketServer(listeners, node.ports, node.settings, node.loops)
         server.start()
         begun = time.monotonic()
         server.stop(timeout=60)
         assert time.monotonic() - begun < 30, "it waited for the time-out"
-
-
-def test_a_connection_that_spoke_just_before_the_stop_ends_in_good_order() -> None:
-    stopping = threading.Event()
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        socket.create_connection(listening.getsockname()) as client,
-    ):
-        client.sendall(b"half a request")
-
-        def enter(*_: object) -> bool:
-            stopping.set()
-            return True
-
-        left: list[str] = []
-        acceptor = Acceptor(
-            listening,
-            enter=enter,
-            begin=lambda *_: None,
-            leave=lambda _, reason: left.append(reason),
-            failed=lambda _: None,
-            max_idle_s=60,
-        )
-        while acceptor.turn(stopping):
-            pass
-        acceptor.finish()
-        client.settimeout(scaled(WAIT_S))
-        assert client.recv(1) == b""
-        assert (left, acceptor.silent) == ([""], 0)
 
 
 def test_counters_sum_over_open_and_closed_connections(node: Node) -> None:
@@ -300,21 +277,106 @@ def test_many_connections_at_once(node: Node) -> None:
     assert sum(node.partition("t", index).high_watermark for index in range(2)) == 250
 
 
-def test_a_connection_has_no_thread_until_it_says_something(node: Node) -> None:
+def test_connections_have_no_threads(node: Node) -> None:
     address = node.serve()
     server = node.server
     assert server is not None
     clients = [WireClient(address) for _ in range(20)]
-    wait_until(lambda: server.connection_count == 20, WAIT_S, "all are let in")
-    names = {"client-{}:{}".format(*client.sock.getsockname()) for client in clients}
-    assert threads_of(names) == 0
-    clients[0].ask(18, 3, client_software_name="x", client_software_version="1")
-    assert threads_of(names) == 1
-    for client in clients[1:]:
+    before = threading.active_count()
+    for client in clients:
+        client.ask(18, 3, client_software_name="x", client_software_version="1")
+        client.produce("t", batch(b"x"))
+        client.fetch(12, fetch())
+        client.send(fetch_request(12, fetch(partition=1, max_wait_ms=60_000)))
+    wait_until(lambda: node.delayed.waiting == 20, WAIT_S, "all fetches wait")
+    assert threading.active_count() <= before
+    for client in clients:
         client.sock.close()
-    wait_until(lambda: server.connection_count == 1, WAIT_S, "the silent ones have left")
-    clients[0].sock.close()
-    wait_until(lambda: server.connection_count == 0, WAIT_S, "the last one has left")
+    wait_until(lambda: server.connection_count == 0, WAIT_S, "all have left")
+    assert node.delayed.waiting == 0
+
+
+def test_a_request_that_waits_for_the_store_keeps_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered by another thread, and what its client sent behind it after it."""
+    free = threading.Event()
+    create = node.create_topics
+
+    def slow(*args: Any, **options: Any) -> Any:
+        assert free.wait(scaled(60))
+        return create(*args, **options)
+
+    monkeypatch.setattr(node, "create_topics", slow)
+    address = node.serve()
+    new = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    with WireClient(address) as waiting, WireClient(address) as other:
+        waiting.send(
+            request(19, 5, topics=[new], timeout=timedelta(seconds=30), validate_only=False, correlation_id=1)
+            + produce_request("t", batch(b"behind"), correlation_id=2)
+        )
+        for _ in range(100):
+            assert other.produce("t", batch(b"x")).topics[0].partitions[0].error_code == 0
+        free.set()
+        assert [struct.unpack(">i", waiting.receive()[:4])[0] for _ in range(2)] == [1, 2]
+
+
+def test_a_disk_that_hangs_keeps_those_that_write_to_it_and_no_other(tmp_path: Path) -> None:
+    disk = StuckDisk(RealFileSystem())
+    with Node(tmp_path, fs=disk) as node:
+        node.create_topic("t", partitions=2)
+        address = node.serve()
+        with ExitStack() as stack:
+            writers = [stack.enter_context(WireClient(address, timeout_s=60)) for _ in range(20)]
+            reader = stack.enter_context(WireClient(address, timeout_s=60))
+            writers[0].produce("t", batch(b"before"))
+            disk.stick("pwritev")
+            for number, writer in enumerate(writers):
+                writer.send(produce_request("t", batch(b"%d" % number), partition=number % 2, correlation_id=number))
+            assert disk.met.wait(WAIT_S)
+            begun = time.monotonic()
+            for _ in range(100):
+                [topic] = reader.fetch(12, fetch()).topics
+                assert values(topic.partitions[0].records) == [b"before"]
+            assert time.monotonic() - begun < scaled(10), "each writer kept the others"
+            disk.gate.set()
+            for number, writer in enumerate(writers):
+                reply = writer.receive()
+                assert struct.unpack(">i", reply[:4])[0] == number
+                assert parse_produce_response(9, reply)[1].topics[0].partitions[0].error_code == 0
+        assert sum(node.partition("t", index).high_watermark for index in range(2)) == 21
+
+
+def test_a_sync_that_hangs_keeps_nobody_else(tmp_path: Path) -> None:
+    disk = StuckDisk(RealFileSystem())
+    with Node(tmp_path, fs=disk) as node:
+        node.create_topic("t")
+        node.create_topic("synced", config={"flush.messages": "1"})
+        address = node.serve()
+        with WireClient(address, timeout_s=60) as waiting, WireClient(address) as other:
+            disk.stick("fdatasync")
+            waiting.send(produce_request("synced", batch(b"x"), correlation_id=1))
+            assert disk.met.wait(WAIT_S)
+            for _ in range(100):
+                assert other.produce("t", batch(b"x")).topics[0].partitions[0].error_code == 0
+            disk.gate.set()
+            assert parse_produce_response(9, waiting.receive())[1].topics[0].partitions[0].error_code == 0
+
+
+def test_a_connection_that_ended_leaves_no_object_behind(node: Node) -> None:
+    """Those of a storm would wait for the garbage collector, which comes seldom, with their buffers."""
+    address = node.serve()
+    server = node.server
+    assert server is not None
+    with WireClient(address) as client:
+        client.produce("t", batch(b"x"))
+        client.ask(3, 9)
+        client.fetch(12, fetch())
+        with server._lock:
+            [connection] = map(weakref.ref, server._clients)
+        gc.disable()
+    try:
+        wait_until(lambda: connection() is None, WAIT_S, "it is gone")
+    finally:
+        gc.enable()
 
 
 def test_a_storm_is_taken_in_step_by_step_and_nobody_is_lost(node: Node) -> None:
@@ -327,8 +389,3 @@ def test_a_storm_is_taken_in_step_by_step_and_nobody_is_lost(node: Node) -> None
         assert client.receive()
         client.sock.close()
     assert time.monotonic() - begun < scaled(10)
-
-
-def threads_of(names: Collection[str]) -> int:
-    """Threads of these connections: those of other tests' may still be there."""
-    return sum(thread.name in names for thread in threading.enumerate())

@@ -90,8 +90,8 @@ def p99_ms(broker: Served) -> float:
     [
         ("idle", 1_000, 50, 1.5),
         ("half_open", 1_000, 50, 1.5),
-        ("never_read", 200, 20, 1.5),
-        ("slow_read", 200, 20, 1.5),
+        ("never_read", 200, 20, 2.0),
+        ("slow_read", 200, 20, 2.0),
         ("storm", 5_000, 50, 1.5),
     ],
 )

@@ -17,8 +17,8 @@ from kit.machine import scaled
 from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
-from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, Reply
+from raylog.broker.handlers import TABLE, answer
+from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, MustWait, Reply
 from raylog.protocol.batches.compression import Codec
 from raylog.protocol.ids import Offset, TimestampMs, TopicName
 from raylog.protocol.records import Record, decode_batches, encode_batch
@@ -133,6 +133,32 @@ def test_produce_without_acks_has_no_reply(node: Node) -> None:
 def test_produce_without_acks_ends_the_connection_on_an_error(node: Node) -> None:
     with pytest.raises(CloseConnection, match="unknown-0"):
         node.answer(produce_request("unknown", BATCH, acks=0)[4:])
+
+
+def in_the_loop(node: Node, topic: str, batch: bytes) -> Reply:
+    frame = memoryview(bytearray(produce_request(topic, batch)[4:]))
+    return answer(Connection("PLAINTEXT"), frame, node.ports, may_wait=False)
+
+
+def test_produce_that_ends_in_a_sync_must_wait_elsewhere(node: Node) -> None:
+    node.create_topic("synced", config={"flush.messages": "1"})
+    with pytest.raises(MustWait):
+        in_the_loop(node, "synced", BATCH)
+    assert node.partition("synced").log_end_offset == 0, "nothing was done yet"
+    assert in_the_loop(node, "t", BATCH) is not None
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_produce_that_decompresses_much_must_wait_elsewhere(node: Node, codec: Codec) -> None:
+    small = encode_batch([Record(b"x")], codec=codec)
+    large = encode_batch([Record(os.urandom(100_000))], codec=codec)
+    assert in_the_loop(node, "t", small) is not None
+    if codec is Codec.NONE:
+        assert in_the_loop(node, "t", large) is not None
+        return
+    with pytest.raises(MustWait):
+        in_the_loop(node, "t", large)
+    assert node.partition("t").log_end_offset == 1, "nothing was done yet"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from kit.machine import scaled
-from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.handlers.context import CloseConnection
 from raylog.broker.net.request_memory import MIN_BYTES_PER_S, STALL_S, RequestMemory, Share
@@ -33,45 +30,26 @@ def memory(limit: int, wait_s: float = 0.0, clock: Callable[[], float] | None = 
 
 
 def share(shared: RequestMemory, *capacities: int, is_receiving: bool = False) -> Share:
-    """A connection's part, which gives its memory back when it is cut off, as its thread would."""
-    part = shared.share(lambda: ends.append(threading.Thread(target=part.resize, args=(0,))))
-    ends: list[threading.Thread] = []
-    original = part.cut
+    """A connection's part, which gives its memory back when it is cut off."""
 
-    def cut() -> None:
-        original()
-        ends[-1].start()
+    def wake() -> None:
+        if part.was_cut:
+            part.resize(0)
 
-    part.cut = cut
+    part = shared.share(wake)
     for capacity in capacities:
-        part.resize(capacity)
+        assert part.resize(capacity)
     part.is_receiving = is_receiving
     return part
 
 
-class Waiter:
-    """Another thread's wait for memory."""
-
-    def __init__(self, part: Share, capacity: int) -> None:
-        self.refused = False
-        self._part, self._capacity = part, capacity
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._part.resize(self._capacity)
-        except CloseConnection:
-            self.refused = True
-            self._part.resize(0)
-
-    @property
-    def is_over(self) -> bool:
-        return not self._thread.is_alive()
-
-    def end(self) -> None:
-        self._thread.join(scaled(10))
-        assert self.is_over
+def asks(part: Share, capacity: int) -> bool | None:
+    """Whether a connection that asks (again) gets that; None when it is refused, and ends."""
+    try:
+        return part.resize(capacity)
+    except CloseConnection:
+        part.resize(0)
+        return None
 
 
 def test_large_buffers_share_the_limit() -> None:
@@ -110,14 +88,49 @@ def test_there_may_be_no_limit() -> None:
     assert shared.used == 10_000 * MB
 
 
-def test_waiting_connection_goes_on_when_another_is_done() -> None:
+def test_waiting_connection_is_woken_and_goes_on_when_another_is_done() -> None:
     shared = memory(2 * MB, wait_s=30)
     first = share(shared, 2 * MB)
-    waiter = Waiter(share(shared), MB)
-    wait_until(lambda: len(shared._waiting) == 1, 5, "it waits")
+    woken: list[bool] = []
+    waiting = shared.share(lambda: woken.append(True))
+    assert asks(waiting, MB) is False
+    assert (waiting.is_waiting, waiting.counted, shared.is_short) == (True, 0, True)
+    assert not woken
     first.resize(4096)
-    waiter.end()
-    assert (waiter.refused, shared.used) == (False, MB)
+    assert woken
+    assert asks(waiting, MB) is True
+    assert (waiting.is_waiting, shared.is_short, shared.used) == (False, False, MB)
+
+
+def test_waiting_connection_is_refused_in_the_end() -> None:
+    clock = Clock()
+    shared = memory(2 * MB, wait_s=5, clock=clock)
+    share(shared, 2 * MB)
+    waiting = share(shared)
+    assert asks(waiting, MB) is False
+    clock.now_s += 4.9
+    assert asks(waiting, MB) is False
+    clock.now_s += 0.2
+    assert asks(waiting, MB) is None
+    assert not shared.is_short
+
+
+def test_those_that_have_memory_hear_that_another_waits() -> None:
+    shared = memory(2 * MB, wait_s=30)
+    told: list[bool] = []
+    idle = shared.share(lambda: told.append(idle.is_wanted))
+    assert idle.resize(2 * MB)
+    asks(share(shared), MB)
+    assert told == [True]
+
+
+def test_connection_that_ends_while_it_waits_is_forgotten() -> None:
+    shared = memory(2 * MB, wait_s=30)
+    share(shared, 2 * MB)
+    waiting = share(shared)
+    assert asks(waiting, MB) is False
+    waiting.resize(0)
+    assert not shared.is_short
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -130,15 +143,33 @@ def test_stalled_request_gives_way_to_one_that_waits(fast: bool) -> None:
         stalled.came(3 * MB)
     clock.now_s += STALL_S
     lively.came(MB)
-    waiter = Waiter(share(shared), 2 * MB)
-    wait_until(lambda: len(shared._waiting) == 1, 5, "it waits")
+    waiting = share(shared)
+    assert asks(waiting, 2 * MB) is False
     assert not stalled.was_cut
     clock.now_s += 0.01
-    waiter.end()
-    assert (stalled.was_cut, lively.was_cut, waiter.refused) == (True, False, False)
+    assert asks(waiting, 2 * MB) is False
+    assert (stalled.was_cut, lively.was_cut) == (True, False)
+    assert asks(waiting, 2 * MB) is True
     with pytest.raises(CloseConnection, match="too slowly"):
         stalled.came(1)
     assert shared.used == 3 * MB
+
+
+def test_one_is_cut_off_at_a_time() -> None:
+    """Its memory may be enough, once its connection has given it back."""
+    clock = Clock()
+    shared = memory(4 * MB, wait_s=30, clock=clock)
+    slow = [shared.share(lambda: None) for _ in range(2)]
+    for part in slow:
+        assert part.resize(2 * MB)
+        part.is_receiving = True
+    clock.now_s += STALL_S + 0.1
+    waiting = share(shared)
+    assert [asks(waiting, MB) for _ in range(3)] == [False] * 3
+    assert sum(part.was_cut for part in slow) == 1
+    next(part for part in slow if part.was_cut).resize(0)
+    assert asks(waiting, MB) is True
+    assert sum(part.was_cut for part in slow) == 1
 
 
 def test_request_that_trickles_gives_way() -> None:
@@ -148,9 +179,22 @@ def test_request_that_trickles_gives_way() -> None:
     for _ in range(20):
         clock.now_s += STALL_S / 2
         slow.came(MIN_BYTES_PER_S // 4)
-    waiter = Waiter(share(shared), MB)
-    waiter.end()
-    assert (slow.was_cut, waiter.refused) == (True, False)
+    waiting = share(shared)
+    assert asks(waiting, MB) is False
+    assert slow.was_cut
+    assert asks(waiting, MB) is True
+
+
+def test_time_that_a_connection_waits_is_not_its_clients_fault() -> None:
+    clock = Clock()
+    shared = memory(4 * MB, wait_s=30, clock=clock)
+    other = share(shared, 2 * MB)
+    part = share(shared, 2 * MB, is_receiving=True)
+    assert asks(part, 3 * MB) is False
+    clock.now_s += 10
+    other.resize(0)
+    assert asks(part, 3 * MB) is True
+    assert not part.is_too_slow(clock.now_s)
 
 
 def test_nobody_is_cut_while_nobody_waits() -> None:
@@ -175,15 +219,8 @@ def test_request_that_the_broker_works_on_is_not_cut() -> None:
 def test_last_of_those_that_wait_for_each_other_gives_up() -> None:
     shared = memory(3 * MB, wait_s=30)
     parts = [share(shared, MB, is_receiving=True) for _ in range(3)]
-    waiters = []
-    for part in parts:
-        waiters.append(Waiter(part, 2 * MB))
-        wait_until(lambda: part in shared._waiting or waiters[-1].is_over, 5, "it waits")  # noqa: B023
-    for waiter in waiters[1:]:
-        wait_until(lambda: waiter.is_over or waiters[0].is_over, 10, "one goes on")  # noqa: B023
-    waiters[0].end()
-    assert not waiters[0].refused
-    assert waiters[2].refused
+    assert [asks(part, 2 * MB) for part in parts] == [False, False, None]
+    assert asks(parts[0], 2 * MB) is True
+    assert asks(parts[1], 2 * MB) is False
     parts[0].resize(0)
-    waiters[1].end()
-    assert not waiters[1].refused
+    assert asks(parts[1], 2 * MB) is True

@@ -60,7 +60,7 @@ from raylog.broker.handlers.topics import (
 )
 from raylog.protocol.wire.messages import parse_request_header
 
-__all__ = ["TABLE", "ApiRow", "answer", "offers"]
+__all__ = ["TABLE", "ApiRow", "answer", "may_wait", "offers"]
 
 
 class ApiRow(NamedTuple):
@@ -76,6 +76,8 @@ class ApiRow(NamedTuple):
     handle: Callable[[RequestContext, memoryview, Ports], Reply]
     offered_from: int | None = None
     """The lowest version that clients are told, where it is another one."""
+    may_wait: bool = True
+    """Whether the handler may wait for a disk or the metadata store, and so must not run in the loop."""
 
 
 def _decide_api_versions(ctx: RequestContext, request: Any, ports: Ports) -> Any:
@@ -89,8 +91,8 @@ def _cold(key: int, name: str, low: int, high: int, operation: Operation, on: Re
 
 _OP, _ON = Operation, Resource
 TABLE: tuple[ApiRow, ...] = (
-    ApiRow(0, "Produce", 3, 13, _OP.WRITE, _ON.TOPIC, produce.handle, offered_from=0),
-    ApiRow(1, "Fetch", 4, 18, _OP.READ, _ON.TOPIC, fetch.handle),
+    ApiRow(0, "Produce", 3, 13, _OP.WRITE, _ON.TOPIC, produce.handle, offered_from=0, may_wait=False),
+    ApiRow(1, "Fetch", 4, 18, _OP.READ, _ON.TOPIC, fetch.handle, may_wait=False),
     _cold(2, "ListOffsets", 1, 11, _OP.DESCRIBE, _ON.TOPIC, list_offsets),
     _cold(3, "Metadata", 0, 13, _OP.DESCRIBE, _ON.TOPIC, metadata),
     _cold(8, "OffsetCommit", 2, 10, _OP.READ, _ON.GROUP, offset_commit),
@@ -102,7 +104,9 @@ TABLE: tuple[ApiRow, ...] = (
     _cold(14, "SyncGroup", 0, 5, _OP.READ, _ON.GROUP, sync_group),
     _cold(15, "DescribeGroups", 0, 6, _OP.DESCRIBE, _ON.GROUP, describe_groups),
     _cold(16, "ListGroups", 0, 5, _OP.DESCRIBE, _ON.CLUSTER, list_groups),
-    ApiRow(18, "ApiVersions", 0, 4, _OP.NONE, _ON.NONE, handler(_decide_api_versions, api_versions.refuse)),
+    ApiRow(
+        18, "ApiVersions", 0, 4, _OP.NONE, _ON.NONE, handler(_decide_api_versions, api_versions.refuse), may_wait=False
+    ),
     _cold(19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, create_topics),
     _cold(20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, delete_topics),
     _cold(21, "DeleteRecords", 0, 2, _OP.DELETE, _ON.TOPIC, delete_records),
@@ -134,8 +138,14 @@ def offers() -> tuple[Offer, ...]:
     )
 
 
-def answer(connection: Connection, frame: memoryview, ports: Ports) -> Reply:
-    """Handle one request's frame.
+def may_wait(api_key: int) -> bool:
+    """Whether a request must not be answered in the loop. One that is not offered is refused at once."""
+    row = _ROWS.get(api_key)
+    return row is not None and row.may_wait
+
+
+def answer(connection: Connection, frame: memoryview, ports: Ports, *, may_wait: bool = True) -> Reply:
+    """Handle one request's frame. Where ``may_wait`` is False it raises MustWait instead of waiting for a disk.
 
     Raises CloseConnection, InvalidRequest or UnsupportedVersion when the client cannot be answered in a way
     that it would understand: the API or version is unknown here, or the request is malformed.
@@ -151,5 +161,5 @@ def answer(connection: Connection, frame: memoryview, ports: Ports) -> Reply:
             f"client {client_id!r} sent version {version} of {row.name}; "
             f"this broker has {row.min_version} to {row.max_version}"
         )
-    ctx = RequestContext(connection, api_key, version, correlation_id, client_id)
+    ctx = RequestContext(connection, api_key, version, correlation_id, client_id, may_wait)
     return row.handle(ctx, frame[body_pos:], ports)

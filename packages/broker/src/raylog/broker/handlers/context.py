@@ -92,6 +92,8 @@ class RequestContext:
     version: int
     correlation_id: int
     client_id: str | None = None
+    may_wait: bool = True
+    """Whether the thread that asks may wait for a disk. If not, the handler raises :class:`MustWait` where it would."""
     throttle_ms: int = 0
     """What the quota asks the client to wait; 0 while quotas are not built."""
 
@@ -120,6 +122,10 @@ class DelayedReply(Awaited):
 
 Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | DelayedReply | None"
 """A response without its length prefix, whole or in wire order; or one to come; or None: there is none (acks=0)."""
+
+
+class MustWait(Exception):
+    """The request has to wait for a disk, or takes long, and nothing was done yet: ask again where it may."""
 
 
 class CloseConnection(Exception):

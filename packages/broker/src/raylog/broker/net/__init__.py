@@ -1,6 +1,7 @@
-"""Sockets: accepting, admission, reading frames, sending replies.
+"""Sockets: accepting, admission, reading frames, sending replies, all in one thread (D4).
 
-``server`` has the listeners' threads, ``acceptor`` keeps silent connections, ``connection`` serves one client,
-``transmit`` sends bytes and file slices, ``request_memory`` and ``admission`` bound what is taken in, ``listeners``
-chooses addresses. Called by ``parts`` and ``launch``; it calls ``handlers`` by their table. Begin with ``server``.
+``loop`` is that thread, ``connection`` serves one client with ``exchange`` (the order of requests and replies) and
+``output`` (what goes out), ``acceptor`` takes clients in, ``request_memory`` and ``admission`` bound what is taken in,
+``threads`` do what may wait, ``listeners`` chooses addresses. Called by ``parts`` and ``launch``; it calls ``handlers``
+by their table. Begin with ``server``.
 """

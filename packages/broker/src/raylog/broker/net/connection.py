@@ -1,57 +1,57 @@
-"""One client's connection, served by a thread of its own (D4).
+"""One client's connection, served by the loop (D4): requests in, replies out, as far as the socket lets it.
 
-The thread takes requests in order and answers them in order. A reply may have to wait: that of a produce with acks=all
-until the in-sync replicas have its records, that of a fetch until there is enough to read, that of a member of a group
-until the others have joined. The produce
-requests behind it are taken in meanwhile. A producer that sends several batches before it has the first answer, as most
-do, so pays the way to the replicas and back once for all that are on their way, and not once for each.
+It is not read while its client does not take the replies, while a request waits for its turn, while there is no memory
+for a larger one, and while another thread works for it: requests that may wait, for the metadata store or a disk, and
+reading what is to be sent and is not in the page cache.
 """
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
-import struct
-import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
 from raylog.broker.events import EventLog
-from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, Ports
-from raylog.broker.net.acceptor import Address, end_orderly
-from raylog.broker.net.request_memory import RequestMemory
-from raylog.broker.net.transmit import limit_sends, timeval, transmit
+from raylog.broker.handlers import answer, may_wait
+from raylog.broker.handlers.context import CloseConnection, Connection, MustWait, Ports
+from raylog.broker.net.exchange import Exchange, Request
+from raylog.broker.net.loop import STUCK_S, EventLoop, Source
+from raylog.broker.net.output import Output, Sent, warm
+from raylog.broker.net.request_memory import LOOK_S, RequestMemory
+from raylog.broker.net.slow_apis import SlowApis
+from raylog.broker.net.threads import Threads
 from raylog.broker.storage.disk.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
 from raylog.protocol.settings import Settings
 from raylog.protocol.texts import host_port
-from raylog.protocol.wire.frames import FrameBuffer
 
-__all__ = ["ClientConnection", "address_text", "framed"]
+__all__ = ["Address", "ClientConnection", "address_text", "end_orderly"]
 
 log = EventLog(__name__)
 
+Address = tuple[str, int]
+
 SEND_TIMEOUT_S = 30.0
-"""How long a client may take to read one reply: Kafka clients' own request timeout."""
+"""How long a client may take to read what waits for it: Kafka clients' own request timeout."""
 
 QUIET_S = 1.0
 """A connection that says nothing for so long gives its large buffer back."""
 
-PRODUCE = 0
 MAX_HELD_REPLIES = 8
-MAX_DELAYED_REPLIES = 64
-"""Requests that are taken in while the first of them waits for the replicas. Enough to fill the way there and back."""
+"""So many replies to what was received at once leave together: to wake the client for each costs more than to take the
+requests in.
+"""
 
-PEER_CHECK_S = 1.0
-"""How often a thread whose reply waits looks whether its client is still there."""
+LINGER_BYTES = 1 << 20
+"""How much of a client's further input is read and dropped, so that it sees an orderly end."""
 
-MAX_POLL_MS = 2**31 - 1
-_LENGTH = struct.Struct(">i")
+READ = select.EPOLLIN | select.EPOLLRDHUP
+WRITE = select.EPOLLOUT | select.EPOLLET
+"""Told once when there is room: what was told is sent until there is none."""
+GONE = select.EPOLLERR | select.EPOLLHUP
 
 
 def address_text(address: Address) -> str:
@@ -59,206 +59,325 @@ def address_text(address: Address) -> str:
     return host_port(address[0], address[1])
 
 
-def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
-    """The parts of a reply with their length before them, in as few parts as can be."""
-    length = _LENGTH.pack(sum(map(len, reply)))
-    first = reply[0]
-    return [length + first, *reply[1:]] if isinstance(first, bytes) else [length, *reply]
+def end_orderly(sock: socket.socket) -> None:
+    """Close a connection so that the client sees its end, not a reset: read and drop what it sent already."""
+    try:
+        sock.shutdown(socket.SHUT_WR)
+        dropped = 0
+        while dropped < LINGER_BYTES and (data := sock.recv(1 << 16, socket.MSG_DONTWAIT)):
+            dropped += len(data)
+    except OSError:
+        pass
+    sock.close()
 
 
-class _Waiting(NamedTuple):
-    """A reply that has its turn after those before it."""
-
-    reply: bytes | DelayedReply
-    api_key: int
-    begun_ns: int
-
-    def is_over(self) -> bool:
-        return isinstance(self.reply, bytes) or self.reply.is_over()
-
-
-class ClientConnection:
-    """Used by its own thread; only :meth:`shutdown` may be called by others."""
+class ClientConnection(Source):
+    """Used by the loop's thread; :meth:`_work_away` runs in others while it is away."""
 
     def __init__(
         self,
         sock: socket.socket,
         address: Address,
         listener: str,
+        *,
+        loop: EventLoop,
+        threads: Threads,
+        slow_apis: SlowApis,
         ports: Ports,
         settings: Settings,
         memory: RequestMemory,
+        ended: Callable[[ClientConnection], None],
     ) -> None:
-        sock.setblocking(True)
+        """``ended``: hears, once, that it is over."""
+        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
             raise OSError("TCP_NODELAY cannot be set: small replies would wait 40 ms")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(QUIET_S))
-        limit_sends(sock, SEND_TIMEOUT_S)
         self._sock = sock
         self.ip, self.name = address[0], address_text(address)
         self._names = {"listener": listener, "client": self.name}
         """What log lines say of this connection."""
+        self._loop = loop
+        self._threads = threads
+        self._slow_apis = slow_apis
+        self._waits = False
+        """The next request has to wait, as its handler said."""
+        self._answering: int | None = None
+        """The API of the request that is answered in the loop just now."""
         self._ports = ports
-        self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
-        self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
-        self._memory = memory.share(lambda: self.shutdown(socket.SHUT_RDWR))
-        self._hang_up = select.poll()
-        self._hang_up.register(sock, select.POLLRDHUP)
-        self._waiting: deque[_Waiting] = deque()
-        """Replies in order, the first of which waits for others."""
+        self._max_idle_s = settings[CONNECTIONS_MAX_IDLE_MS] / 1000
+        self._ended = ended
         self.connection = Connection(listener=listener, host=self.ip)
+        self._output = Output()
+        self._replies = 0
+        """How many were put into the output since it was sent last."""
+        self._goes_on = False
+        """It will have another turn to send more."""
+        self._unsent_s: float | None = None
+        """Since when output waits for the client."""
+        self._exchange = Exchange(
+            settings[SOCKET_REQUEST_MAX_BYTES], send=self._put, answered=self._answered, wake=self.wake
+        )
+        self._memory = memory.share(self.wake)
+        self._come: Callable[[], None] | None = None
+        """What to do now that it has come back."""
+        self._is_ending = False
+        """Nothing more is read; what is in the output leaves, if it can."""
+        self.is_over = False
+        self._heard_s = loop.now_s
+        """When its client was last heard of, or answered."""
 
-    def shutdown(self, how: int) -> None:
-        """End one or both directions; the thread notices at once."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(how)
+    def __str__(self) -> str:
+        return self.name
 
-    def close(self) -> None:
-        """End the connection in good order; nobody waits for what it was to be answered."""
+    def begin(self) -> None:
+        """Have the loop look after it."""
+        self._loop.add(self, READ)
+        self._loop.look_at(self, self._heard_s + self._max_idle_s)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def wake(self) -> None:
+        """Have it look around; from any thread."""
+        self._loop.wake(self)
+
+    def end_soon(self) -> None:
+        """The server stops: what is ready is sent, and nothing waited for."""
+        self._is_ending = True
+        self.wake()
+
+    # --- what the loop calls
+
+    def ready(self, events: int) -> None:
+        if not self.is_over:
+            self._guarded(partial(self._ready, events))
+
+    def woken(self) -> None:
+        self._guarded(self._look)
+
+    def stuck(self) -> None:
+        api_key = self._answering
+        if api_key is not None:
+            self._slow_apis.note(api_key, time.monotonic())
+
+    def end(self) -> None:
+        """It is over, whatever is unsent and whoever works for it."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._loop.remove(self)
         try:
-            while self._waiting:
-                reply = self._waiting.popleft().reply
-                if not isinstance(reply, bytes):
-                    reply.abandon()
+            self._exchange.abandon()
+            self._output.release()
         finally:
             end_orderly(self._sock)
-            self._memory.resize(0)
+            self._memory.close()
+            self._ended(self)
 
-    def serve(self, stopping: threading.Event) -> None:
-        """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
+    def _guarded(self, act: Callable[[], None]) -> None:
         try:
-            while not stopping.is_set():
-                if self._answer_all():
-                    self._memory.next_request()
-                if not self._receive():
-                    break
-            self._send_ready()
+            act()
         except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
             log.warning("connection closed", **self._names, reason=error)
+            self._end_with_output()
         except OSError as error:
             log.info("connection lost", **self._names, reason=error)
+            self.end()
         except Exception:
             log.exception("connection closed by a defect of the broker", **self._names)
+            self.end()
 
-    # --- answering
+    def _ready(self, events: int) -> None:
+        if events == select.EPOLLOUT:
+            self._go_on_later()  # what does not wait goes first
+            return
+        if not events:
+            self._goes_on = False
+        if events & select.EPOLLIN and self._may_read():
+            self._receive()
+        elif events & GONE:
+            raise OSError(self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "the client has gone")
+        elif events & select.EPOLLRDHUP and not self._output:
+            self._is_ending = True  # nobody waits for what is delayed
+        self._go_on()
 
-    def _answer_all(self) -> bool:
-        """Answer the frames that are there; whether there were any.
+    def _look(self) -> None:
+        """Something may have happened, or it is time for something."""
+        come, self._come = self._come, None
+        if come is not None:
+            come()
+        if self.is_over:
+            self._exchange.abandon()
+            return
+        memory, now_s = self._memory, self._loop.now_s
+        if memory.was_cut:
+            memory.came(0)  # raises
+        if self._unsent_s is not None and now_s >= self._unsent_s + SEND_TIMEOUT_S:
+            raise OSError("the client does not take its replies within the send timeout")
+        self._exchange.settle()
+        if memory.is_waiting:
+            self._receive()
+        self._go_on()
+        if not self.is_over:
+            self._rest(now_s)
 
-        A producer that has several batches on the way gets the replies to a few of them by one system call: to wake
-        it up for each costs more than to take the batches in. Before any other request, which may have to wait, what
-        is held goes out.
-        """
-        held: list[bytes | FileSlice] = []
-        is_any = False
+    def _rest(self, now_s: float) -> None:
+        """See to memory and time."""
+        frames = self._exchange.frames
+        quiet_s = now_s - self._heard_s
+        if (quiet_s >= QUIET_S or self._memory.is_wanted) and not (self.is_away or frames.pending):
+            frames.trim()
+            self._memory.resize(frames.capacity)
+        if quiet_s >= self._max_idle_s and not (self._exchange.is_waiting or self.is_away or self._output):
+            log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
+            self.end()
+
+    # --- requests
+
+    def _may_read(self) -> bool:
+        return not (self._is_ending or self.is_away or self._output or self._exchange.is_held)
+
+    def _receive(self) -> None:
+        """Read what is there, once: others have their turn, too."""
+        frames, memory = self._exchange.frames, self._memory
+        room = frames.writable()
+        if (frames.capacity != memory.capacity or memory.is_waiting) and not memory.resize(frames.capacity):
+            return
         try:
-            while (frame := self._frames.next_frame()) is not None:
-                is_any = True
-                api_key = int.from_bytes(frame[:2], "big")
-                if self._waiting and (api_key != PRODUCE or len(self._waiting) >= MAX_DELAYED_REPLIES):
-                    self._send_delayed(all_of_them=api_key != PRODUCE)
-                if held and (api_key != PRODUCE or len(held) == MAX_HELD_REPLIES):
-                    parts, held = held, []
-                    self._send(parts)
-                begun = time.perf_counter_ns()
-                reply = answer(self.connection, frame, self._ports)
-                if isinstance(reply, DelayedReply) or (self._waiting and isinstance(reply, bytes)):
-                    self._waiting.append(_Waiting(reply, api_key, begun))
-                    continue
-                self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
-                if isinstance(reply, bytes):
-                    held.append(_LENGTH.pack(len(reply)) + reply)
-                elif reply is not None:
-                    self._send(framed(reply))
-        finally:
-            if held:
-                self._send(held)
-        return is_any
+            count = self._sock.recv_into(room)
+        except BlockingIOError:
+            return
+        self._heard_s = self._loop.now_s
+        if not count:
+            self._is_ending = True
+        frames.advance(count)
+        if memory.counted:
+            memory.came(count)
 
-    def _send_delayed(self, *, all_of_them: bool) -> None:
-        """Wait for the first delayed reply and send it with those behind it that are ready, or wait for them, too.
-
-        Raises ConnectionResetError when the client has gone meanwhile.
-        """
-        held: list[bytes | FileSlice] = []
-        waiting, is_first = self._waiting, True
-        while waiting and (all_of_them or is_first or waiting[0].is_over()):
-            awaited, api_key, begun = waiting[0]
-            if isinstance(awaited, bytes):
-                reply: bytes | Sequence[bytes | FileSlice] = awaited
-            else:
-                while not awaited.wait(PEER_CHECK_S):
-                    if self._has_left():
-                        raise ConnectionResetError("the client left while its request waited")
-                    if self._memory.is_wanted:
-                        self._give_back()
-                reply = awaited.finish()
-            waiting.popleft()
-            self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
-            if isinstance(reply, bytes):
-                held.append(_LENGTH.pack(len(reply)) + reply)
-            else:
-                parts, held = [*held, *framed(reply)], []
-                self._send(parts)
-            is_first = False
-        if held:
-            self._send(held)
-
-    def _send_ready(self) -> None:
-        """The client sends nothing more: send what can be told it without waiting."""
-        if self._waiting and self._waiting[0].is_over():
-            self._send_delayed(all_of_them=False)
-
-    def _send(self, parts: Sequence[bytes | FileSlice]) -> None:
-        transmit(self._sock, parts, timeout=SEND_TIMEOUT_S)
-
-    def _has_left(self) -> bool:
-        """True when the client closed its end: nobody waits for the reply any more."""
-        return bool(self._hang_up.poll(0))
-
-    # --- receiving
-
-    def _receive(self) -> bool:
-        """Read what is there, waiting for it; False when the client left or was idle for too long.
-
-        While a reply is delayed it takes in what is there already, and then waits for the reply, not for the client.
-        """
-        frames, memory = self._frames, self._memory
-        quiet_ms = 0
-        while True:
-            memory.is_receiving = frames.pending > 0
-            room = frames.writable()
-            if frames.capacity != memory.capacity:
-                memory.resize(frames.capacity)
+    def _go_on(self) -> None:
+        """Take requests as long as they may be taken, and send replies."""
+        exchange = self._exchange
+        while not (self.is_away or self._is_ending) and (request := exchange.next_request()) is not None:
+            begun_ns = time.perf_counter_ns()
+            api_key = request.api_key
+            waits = self._waits or may_wait(api_key) or self._slow_apis.is_slow(api_key, self._loop.now_s)
+            if (waits or self._replies >= MAX_HELD_REPLIES) and not self._flush():
+                exchange.hold(request)
+                break
+            if waits:
+                self._waits = False
+                self._go_away(partial(self._answer_away, request, begun_ns))
+                break
+            self._answering = api_key
             try:
-                count = self._sock.recv_into(room, 0, socket.MSG_DONTWAIT if self._waiting else 0)
-            except BlockingIOError:
-                del room  # a view would keep the memory that is given back
-                memory.is_receiving = False
-                if self._waiting:
-                    self._send_delayed(all_of_them=False)
-                    memory.next_request()  # while the reply waited nothing was read
-                    continue
-                quiet_ms += int(QUIET_S * 1000)
-                self._give_back()
-                if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
-                    log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
-                    return False
+                reply = answer(self.connection, request.frame, self._ports, may_wait=False)
+            except MustWait:
+                exchange.hold(request)
+                self._waits = True
                 continue
-            frames.advance(count)
-            if memory.counted:
-                memory.came(count)
-            memory.is_receiving = False
-            return count > 0
+            finally:
+                self._answering = None
+            exchange.took(reply, api_key, begun_ns)
+            self._memory.next_request()
+        if not self.is_away:
+            self._flush()
+        if not self.is_over and not self.is_away:
+            self._settle_down()
 
-    def _give_back(self) -> None:
-        """Give the large buffer back, unless a request has begun to come in."""
-        self._frames.trim()
-        self._memory.resize(self._frames.capacity)
+    def _settle_down(self) -> None:
+        """What the loop is to tell of next."""
+        if self._is_ending and not self._output:
+            self.end()
+            return
+        loop, exchange, memory = self._loop, self._exchange, self._memory
+        may_read = self._may_read() and not memory.is_waiting
+        memory.is_receiving = may_read and exchange.frames.pending > 0
+        loop.want(self, READ if may_read else WRITE if self._output else select.EPOLLRDHUP)
+        due_s = self._heard_s + (self._max_idle_s if exchange.frames.is_trimmed else QUIET_S)
+        if self._unsent_s is not None:
+            due_s = min(due_s, self._unsent_s + SEND_TIMEOUT_S)
+        if memory.is_waiting:
+            due_s = min(due_s, loop.now_s + LOOK_S)
+        if exchange.is_waiting:
+            due_s = min(due_s, exchange.deadline_s)
+        if due_s < self.due_s:
+            loop.look_at(self, max(due_s, loop.now_s + QUIET_S) if due_s <= loop.now_s else due_s)
 
-    def _wait(self, waited_ms: int) -> bool:
-        """Wait for something to read; False when nothing comes within the idle limit."""
-        readable = select.poll()
-        readable.register(self._sock, select.POLLIN)
-        return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
+    # --- replies
+
+    def _put(self, parts: Sequence[bytes | FileSlice]) -> None:
+        self._output.add(parts)
+        self._replies += 1
+
+    def _answered(self, api_key: int, begun_ns: int) -> None:
+        self._heard_s = self._loop.now_s
+        self.connection.counters.request(api_key, time.perf_counter_ns() - begun_ns)
+
+    def _flush(self) -> bool:
+        """Send; whether all went out."""
+        if not self._output:
+            return True
+        self._replies = 0
+        sent = self._output.send(self._sock, self._loop.share_bytes)
+        if sent is Sent.FULL:
+            if self._unsent_s is None:
+                self._unsent_s = self._loop.now_s
+        else:
+            self._unsent_s = None
+        if sent is Sent.COLD:
+            self._go_away(self._warm_away)
+        elif sent is Sent.MORE:
+            self._go_on_later()
+        return sent is Sent.ALL
+
+    def _go_on_later(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.again(self)
+
+    def _end_with_output(self) -> None:
+        """The client broke the rules: it gets the replies to what came before that."""
+        self._is_ending = True
+        if self.is_over or self.is_away:
+            return
+        try:
+            self._flush()
+            if not self.is_away:
+                self._settle_down()
+        except OSError:
+            self.end()
+
+    # --- elsewhere
+
+    def _go_away(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Do ``work`` in another thread; what it answers is called in the loop. Raises CloseConnection."""
+        self._loop.leave(self)
+        try:
+            self._threads.run(partial(self._work_away, work))
+        except RuntimeError as error:
+            self._loop.come_back(self)
+            raise CloseConnection(f"the broker has no thread for a request: {error}") from error
+
+    def _work_away(self, work: Callable[[], Callable[[], None]]) -> None:
+        try:
+            self._come = work()
+        except Exception as error:  # noqa: BLE001 (the loop tells of it)
+            self._come = partial(_raise, error)
+        finally:
+            self._loop.come_back(self)
+
+    def _answer_away(self, request: Request, begun_ns: int) -> Callable[[], None]:
+        reply = answer(self.connection, request.frame, self._ports)
+        if not may_wait(request.api_key) and time.perf_counter_ns() - begun_ns > STUCK_S * 1e9:
+            self._slow_apis.note(request.api_key, time.monotonic())
+        return partial(self._exchange.took, reply, request.api_key, begun_ns)
+
+    def _warm_away(self) -> Callable[[], None]:
+        part, position, end = self._output.cold()
+        warm(part, position, end)
+        return partial(self._output.warmed, end)
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -8,13 +8,15 @@ Nobody keeps what others need. While a connection waits for memory, one in the m
 nothing for STALL_S, or less than MIN_BYTES_PER_S on the average, is cut off. One that is idle, or whose reply waits for
 others, gives its memory back by itself (``connection``). Where all that have memory wait for more, the one that began
 to wait last gives up what it has, so that the first goes on.
+
+No call waits: a connection that gets no memory does not read, and asks again when it is woken, and each LOOK_S.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from raylog.broker.config import QUEUED_MAX_REQUEST_BYTES
 from raylog.broker.handlers.context import CloseConnection
@@ -34,15 +36,29 @@ LOOK_S = 0.1
 """How often a waiting connection looks for one that is too slow."""
 
 
+def _nobody() -> None: ...
+
+
 class Share:
-    """One connection's part. The connection's thread calls it; ``cut`` alone is for others."""
+    """One connection's part. The connection calls it, whatever thread serves that."""
 
-    __slots__ = ("_began_s", "_last_s", "_memory", "_received", "capacity", "counted", "cut", "is_receiving", "was_cut")
+    __slots__ = (
+        "_began_s",
+        "_last_s",
+        "_memory",
+        "_received",
+        "capacity",
+        "counted",
+        "is_receiving",
+        "is_waiting",
+        "wake",
+        "was_cut",
+    )
 
-    def __init__(self, memory: RequestMemory, cut: Callable[[], None]) -> None:
+    def __init__(self, memory: RequestMemory, wake: Callable[[], None]) -> None:
         self._memory = memory
-        self.cut = cut
-        """Ends the connection, whose thread then gives its memory back."""
+        self.wake = wake
+        """Has the connection look at its share: it may get memory now, or it was cut off."""
         self.was_cut = False
         self.capacity = 0
         """As it was told last."""
@@ -50,6 +66,8 @@ class Share:
         """Bytes that count; 0 for a small buffer."""
         self.is_receiving = False
         """Whether the connection is at its client's mercy: it reads, and waits for the rest of a request."""
+        self.is_waiting = False
+        """Whether it has asked for memory and not got it yet."""
         self._began_s = self._last_s = 0.0
         """When the request that is coming in began, and when something of it came last."""
         self._received = 0
@@ -59,16 +77,22 @@ class Share:
         """Whether this one has memory that another waits for."""
         return self.counted > 0 and self._memory.is_short
 
-    def resize(self, capacity: int) -> None:
-        """The connection's buffer is to have another capacity; waits for room where it grows.
+    def resize(self, capacity: int) -> bool:
+        """The connection's buffer is to have another capacity. False when there is no room: ask again.
 
-        Raises CloseConnection when there is none in time; then the capacity before is what still counts. A buffer may
-        always grow when it is the only large one.
+        Raises CloseConnection when there was none for WAIT_S; then the capacity before is what still counts. A buffer
+        may always grow when it is the only large one.
         """
         counted = capacity if capacity > GREEDY_BYTES else 0
-        if counted != self.counted:
-            self._memory.resize(self, counted)
+        if (counted != self.counted or self.is_waiting) and not self._memory.resize(self, counted):
+            return False
         self.capacity = capacity
+        return True
+
+    def close(self) -> None:
+        """The connection is over."""
+        self.resize(0)
+        self.wake = _nobody
 
     def next_request(self) -> None:
         """What came before is answered: the next request has its own time."""
@@ -91,7 +115,7 @@ class Share:
     def is_too_slow(self, now_s: float) -> bool:
         """Whether its client has not sent what it had time for."""
         is_slow = now_s - self._began_s > STALL_S + self._received / MIN_BYTES_PER_S
-        return self.is_receiving and (is_slow or now_s - self._last_s > STALL_S)
+        return self.is_receiving and not self.is_waiting and (is_slow or now_s - self._last_s > STALL_S)
 
 
 class RequestMemory:
@@ -104,12 +128,12 @@ class RequestMemory:
         self._settings = settings
         self._wait_s = wait_s
         self.now_s = now_s
-        self._fewer = threading.Condition()
+        self._lock = threading.Lock()
         self._used = 0
         self._shares: set[Share] = set()
         """Those that count."""
-        self._waiting: dict[Share, None] = {}
-        """In the order in which they came."""
+        self._waiting: dict[Share, float] = {}
+        """Since when, in the order in which they came."""
 
     @property
     def used(self) -> int:
@@ -121,61 +145,75 @@ class RequestMemory:
         """Whether a connection waits for memory."""
         return bool(self._waiting)
 
-    def share(self, cut: Callable[[], None]) -> Share:
-        """The part of a new connection; ``cut`` ends it, from any thread, without waiting."""
-        return Share(self, cut)
+    def share(self, wake: Callable[[], None]) -> Share:
+        """The part of a new connection; ``wake`` may be called by any thread."""
+        return Share(self, wake)
 
-    def resize(self, share: Share, counted: int) -> None:
+    def resize(self, share: Share, counted: int) -> bool:
         """See :meth:`Share.resize`."""
-        with self._fewer:
-            if counted > share.counted and not self._fits(share, counted):
-                self._wait_for_room(share, counted)
-            is_first, is_less = not share.counted, counted < share.counted
-            self._used += counted - share.counted
-            share.counted = counted
-            if is_first:
-                share.next_request()
-            if counted:
-                self._shares.add(share)
+        woken: list[Share] = []
+        with self._lock:
+            granted = counted <= share.counted or self._fits(share, counted)
+            if granted:
+                self._leave(share)
+                if counted < share.counted:
+                    woken += self._waiting
+                self._take(share, counted)
             else:
-                self._shares.discard(share)
-            if is_less:
-                self._fewer.notify_all()
+                woken += self._wait(share)
+        for each in woken:
+            each.wake()
+        return granted
 
-    def _wait_for_room(self, share: Share, counted: int) -> None:
-        began_s = self.now_s()
-        until_s = began_s + self._wait_s
-        self._waiting[share] = None
-        is_receiving, share.is_receiving = share.is_receiving, False
-        try:
-            while not self._fits(share, counted):
-                now_s = self.now_s()
-                if now_s >= until_s or share.was_cut:
-                    raise self._refusal()
-                if self._must_give_up(share):
-                    raise self._refusal()
-                self._cut_slowest(now_s)
-                self._fewer.wait(min(until_s - now_s, LOOK_S))
-        finally:
-            del self._waiting[share]
-            share.is_receiving = is_receiving
-            share.waited(self.now_s() - began_s)
-            self._fewer.notify_all()
+    def _take(self, share: Share, counted: int) -> None:
+        is_first = not share.counted
+        self._used += counted - share.counted
+        share.counted = counted
+        if is_first:
+            share.next_request()
+        if counted:
+            self._shares.add(share)
+        else:
+            self._shares.discard(share)
+
+    def _wait(self, share: Share) -> Iterable[Share]:
+        """Begin to wait, or go on; answers those that must hear of it: who may have memory to give back, and who is
+        cut off. Raises CloseConnection when it is to end.
+        """
+        now_s = self.now_s()
+        is_new = share not in self._waiting
+        since_s = self._waiting.setdefault(share, now_s)
+        share.is_waiting = True
+        if now_s >= since_s + self._wait_s or share.was_cut or self._must_give_up(share):
+            self._leave(share)
+            raise self._refusal()
+        slowest = self._slowest(now_s)
+        if is_new:
+            return tuple(self._shares - {share})
+        return () if slowest is None else (slowest,)
+
+    def _leave(self, share: Share) -> None:
+        """It waits no longer, and that it did was not its client's fault."""
+        since_s = self._waiting.pop(share, None)
+        share.is_waiting = False
+        if since_s is not None:
+            share.waited(self.now_s() - since_s)
 
     def _must_give_up(self, share: Share) -> bool:
         """Whether all that have memory wait for each other, and this is the last of them."""
         holders = [each for each in self._waiting if each.counted]
         return len(holders) > 1 and len(holders) == len(self._shares) and share is holders[-1]
 
-    def _cut_slowest(self, now_s: float) -> None:
-        """End the connection that has the most memory for a request that does not come; its thread tells when it has
+    def _slowest(self, now_s: float) -> Share | None:
+        """The connection that has the most memory for a request that does not come: it is cut off. It tells when it has
         given that back.
         """
-        slow = [share for share in self._shares if not share.was_cut and share.is_too_slow(now_s)]
-        if slow:
-            slowest = max(slow, key=lambda share: share.counted)
-            slowest.was_cut = True
-            slowest.cut()
+        slow = [share for share in self._shares if share.is_too_slow(now_s)]
+        if not slow or any(share.was_cut for share in self._shares):
+            return None  # one that was cut off before will give its memory back
+        slowest = max(slow, key=lambda share: share.counted)
+        slowest.was_cut = True
+        return slowest
 
     def _refusal(self) -> CloseConnection:
         limit = self._settings()[QUEUED_MAX_REQUEST_BYTES]

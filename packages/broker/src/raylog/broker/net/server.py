@@ -1,31 +1,30 @@
-"""The socket server: one accept thread per listener, one blocking thread per connection that has spoken (D4).
+"""The socket server: listeners, and the connections that came by them, all served by one loop (D4).
 
-A connection's thread runs one request after the other, so replies are in request order, and a slow disk or a long
-poll holds up one client only. What a client can do wrong ends at its own connection: a frame that lost its framing,
-an API or version that was never offered, or a body that does not parse closes it, with a log line that says why;
-all else is an error code in a reply.
+What a client can do wrong ends at its own connection: a frame that lost its framing, an API or version that was never
+offered, or a body that does not parse closes it, with a log line that says why; all else is an error code in a reply.
 """
 
 from __future__ import annotations
 
-import contextlib
+import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS
 from raylog.broker.counters import Counters
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports
-from raylog.broker.net.acceptor import Acceptor, Address
+from raylog.broker.net.acceptor import Acceptor
 from raylog.broker.net.admission import Admission, Refusals
-from raylog.broker.net.connection import ClientConnection, address_text
+from raylog.broker.net.connection import Address, ClientConnection, address_text
+from raylog.broker.net.loop import EventLoop, Source
 from raylog.broker.net.request_memory import RequestMemory
+from raylog.broker.net.slow_apis import SlowApis
 from raylog.broker.net.threads import Threads
-from raylog.coordination.host.loops import Loop, Loops
+from raylog.coordination.host.loops import Loops
 from raylog.protocol.settings import Settings
 from raylog.protocol.texts import host_port
 
@@ -57,16 +56,15 @@ class SocketServer:
         self._ended = threading.Condition(self._lock)
         """Notified when the last connection has ended."""
         self._sockets: list[socket.socket] = []
-        self._acceptors: dict[str, Acceptor] = {}
-        """By listener."""
-        self._accepting: list[Loop] = []
-        self._threads = Threads("client", loops)
+        self._acceptors: list[Acceptor] = []
+        self._loop: EventLoop | None = None
+        self._threads = Threads("request", loops)
+        self._slow_apis = SlowApis()
         self._clients: set[ClientConnection] = set()
         self._closed = Counters()
         self._admission = Admission(ports.configs.broker)
         self._refusals = Refusals()
         self._memory = RequestMemory(ports.configs.broker)
-        self._stopping = threading.Event()
 
     @property
     def endpoints(self) -> Sequence[Listener]:
@@ -94,47 +92,33 @@ class SocketServer:
         """Begin to accept; binds first when :meth:`bind` was not called."""
         if not self._sockets:
             self.bind()
+        self._loop = loop = EventLoop(self._loops)
         for listener, sock in zip(self._listeners, self._sockets, strict=True):
             acceptor = Acceptor(
                 sock,
-                enter=partial(self._enter, listener),
-                begin=partial(self._begin, listener),
-                leave=partial(self._leave, listener),
+                loop,
+                enter=partial(self._enter, loop, listener),
                 failed=partial(self._accept_failed, listener),
-                max_idle_s=self._settings[CONNECTIONS_MAX_IDLE_MS] / 1000,
             )
-            self._acceptors[listener.name] = acceptor
-            loop = self._loops.loop(
-                f"accept-{listener.name}", partial(acceptor.turn, self._stopping), finish=acceptor.finish
-            )
-            self._accepting.append(loop)
-            loop.start()
+            loop.add(acceptor, select.EPOLLIN)
+            self._acceptors.append(acceptor)
+        loop.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop accepting, let replies in progress finish for up to ``timeout`` seconds, close everything."""
-        self._stopping.set()
-        for loop in self._accepting:
-            loop.stop()
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes its accept thread, which close() does not
-        deadline = time.monotonic() + timeout
-        for loop in self._accepting:
-            loop.join(max(0.0, deadline - time.monotonic()))
-        self._close_listeners()
-        self._shut_down(socket.SHUT_RD)
+        deadline_s = time.monotonic() + timeout
+        loop, self._loop = self._loop, None
+        if loop is None:
+            self._close_listeners()
+            return
+        _Errand.run(loop, self._stop_accepting, timeout)
         self._ports.delayed.interrupt_all()
         self._ports.produces.interrupt_all()
         self._ports.deletes.interrupt_all()
-        if not self._wait_ended(deadline - time.monotonic()):
-            self._shut_down(socket.SHUT_RDWR)
+        if not self._wait_ended(deadline_s - time.monotonic()):
+            _Errand.run(loop, self._end_all, 1.0)
             self._wait_ended(1.0)
-
-    def _shut_down(self, how: int) -> None:
-        with self._lock:
-            clients = tuple(self._clients)
-        for client in clients:
-            client.shutdown(how)
+        loop.stop(1.0)
 
     def _wait_ended(self, timeout: float) -> bool:
         with self._ended:
@@ -153,11 +137,11 @@ class SocketServer:
     @property
     def connection_count(self) -> int:
         """Open connections."""
-        return sum(self.connections().values())
+        return len(self._clients)
 
     def connections(self) -> dict[str, int]:
         """Open connections by listener, those without any included."""
-        counts = {name: acceptor.silent for name, acceptor in self._acceptors.items()}
+        counts = dict.fromkeys((listener.name for listener in self._listeners), 0)
         with self._lock:
             for client in self._clients:
                 counts[client.connection.listener] += 1
@@ -168,41 +152,62 @@ class SocketServer:
             sock.close()
         self._sockets.clear()
 
-    # --- what the accept threads call
+    # --- in the loop
+
+    def _stop_accepting(self) -> None:
+        assert self._acceptors
+        for acceptor in self._acceptors:
+            acceptor.end()
+        self._close_listeners()
+        for client in self._all_clients():
+            client.end_soon()
+
+    def _end_all(self) -> None:
+        for client in self._all_clients():
+            client.end()
+
+    def _all_clients(self) -> Sequence[ClientConnection]:
+        with self._lock:
+            return tuple(self._clients)
 
     def _accept_failed(self, listener: Listener, error: OSError) -> None:
-        if not self._stopping.is_set():
-            log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
+        log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
 
-    def _enter(self, listener: Listener, sock: socket.socket, address: Address) -> bool:
+    def _enter(self, loop: EventLoop, listener: Listener, sock: socket.socket, address: Address) -> None:
         refusal = self._admission.enter(address[0], sock.fileno())
         if refusal:
             sock.close()
             self._refused(listener, address, refusal)
-        return not refusal
-
-    def _leave(self, listener: Listener, address: Address, reason: str) -> None:
-        if reason:
-            log.info("connection closed", listener=listener.name, client=address_text(address), reason=reason)
-        self._admission.leave(address[0])
-
-    def _begin(self, listener: Listener, sock: socket.socket, address: Address) -> None:
+            return
         try:
-            self._start(ClientConnection(sock, address, listener.name, self._ports, self._settings, self._memory))
-        except Exception as error:  # noqa: BLE001 (RuntimeError: no more threads; whatever it is, it ends this one alone)
+            client = ClientConnection(
+                sock,
+                address,
+                listener.name,
+                loop=loop,
+                threads=self._threads,
+                slow_apis=self._slow_apis,
+                ports=self._ports,
+                settings=self._settings,
+                memory=self._memory,
+                ended=self._left,
+            )
+            client.begin()
+        except OSError as error:  # the client has gone already, or the system can watch no more
             sock.close()
             self._admission.leave(address[0])
             self._refused(listener, address, str(error))
-
-    def _start(self, client: ClientConnection) -> None:
+            return
         with self._lock:
             self._clients.add(client)
-        try:
-            self._threads.run(partial(self._run, client))
-        except BaseException:
-            with self._lock:
-                self._clients.remove(client)
-            raise
+
+    def _left(self, client: ClientConnection) -> None:
+        self._admission.leave(client.ip)
+        with self._ended:
+            self._clients.remove(client)
+            self._closed.add(client.connection.counters)
+            if not self._clients:
+                self._ended.notify_all()
 
     def _refused(self, listener: Listener, address: Address, reason: str) -> None:
         count = self._refusals.count(reason, time.monotonic())
@@ -215,20 +220,31 @@ class SocketServer:
                 reason=reason,
             )
 
-    def _run(self, client: ClientConnection) -> None:
-        threading.current_thread().name = f"client-{client.name}"
+
+class _Errand(Source):
+    """Something that another thread has the loop do."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._done = threading.Event()
+
+    def fileno(self) -> int:
+        return -1
+
+    def ready(self, events: int) -> None: ...
+
+    def woken(self) -> None:
         try:
-            client.serve(self._stopping)
+            self._act()
         finally:
-            try:
-                client.close()
-            finally:
-                self._admission.leave(client.ip)
-                with self._ended:
-                    self._clients.remove(client)
-                    self._closed.add(client.connection.counters)
-                    if not self._clients:
-                        self._ended.notify_all()
+            self._done.set()
+
+    @classmethod
+    def run(cls, loop: EventLoop, act: Callable[[], None], timeout_s: float) -> bool:
+        """Have it done, and wait for that; False when the time was over first."""
+        errand = cls(act)
+        loop.wake(errand)
+        return errand._done.wait(timeout_s)
 
 
 def _listen(listener: Listener) -> socket.socket:

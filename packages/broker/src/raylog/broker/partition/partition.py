@@ -43,6 +43,11 @@ class Partition(Replica):
 
     # --- appending -------------------------------------------------------------------------------------------
 
+    @property
+    def syncs(self) -> bool:
+        """Whether an append may end in a sync (`flush.messages`)."""
+        return self.log.config.flush_messages != FOREVER
+
     def append(
         self,
         batches: memoryview,
@@ -138,7 +143,7 @@ class Partition(Replica):
 
         With acks=all the caller waits as for the first time: it may not be committed yet (:meth:`check_committed`).
         """
-        if self.log.config.flush_messages != FOREVER:
+        if self.syncs:
             self.log.flush()
         start, epoch = self.log.offsets.start, leadership.leader_epoch
         return AppendInfo(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import time
 
-from raylog.broker.net.transmit import limit_sends, timeval
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, NetworkException
 from raylog.protocol.texts import host_port
 from raylog.protocol.wire.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
@@ -52,7 +52,7 @@ class PeerConnection:
             raise NetworkException("the connection was interrupted")
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        limit_sends(sock, self._timeout_s)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_s))
 
     @property
     def is_connected(self) -> bool:
@@ -105,7 +105,7 @@ class PeerConnection:
     def _receive(self, sock: socket.socket, timeout_s: float) -> memoryview:
         frames = self._frames
         deadline = time.monotonic() + timeout_s
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(timeout_s))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout_s))
         while (frame := frames.next_frame()) is None:
             try:
                 count = sock.recv_into(frames.writable())
@@ -117,3 +117,9 @@ class PeerConnection:
             if time.monotonic() > deadline:
                 raise NetworkException(f"no whole answer within {timeout_s:g} s")
         return frame
+
+
+def _timeval(seconds: float) -> bytes:
+    """C's ``struct timeval``, as SO_SNDTIMEO and SO_RCVTIMEO take it."""
+    whole = int(seconds)
+    return struct.pack("@ll", whole, int((seconds - whole) * 1e6))

@@ -24,7 +24,7 @@ from raylog.protocol.errors import InvalidRequest
 _LENGTH = struct.Struct(">i")
 
 SMALL_BYTES = 4 << 10
-"""What a connection holds at first, and again after :meth:`FrameBuffer.trim`."""
+"""What a connection holds while it has little to say; one that is silent holds nothing."""
 
 GREEDY_BYTES = 256 << 10
 """How far the buffer grows to read more at once; only a larger frame makes it larger."""
@@ -32,6 +32,9 @@ GREEDY_BYTES = 256 << 10
 _GROWTH = 4
 _QUIET_ROUNDS = 32
 """After so many reads that each used less than a quarter, the buffer becomes a quarter."""
+
+
+_NOTHING = memoryview(bytearray())
 
 
 def _memory(size: int) -> memoryview:
@@ -56,7 +59,7 @@ class FrameBuffer:
     def __init__(self, max_frame_bytes: int) -> None:
         """``max_frame_bytes`` bounds a frame without its length (``socket.request.max.bytes``)."""
         self._max_frame_bytes = max_frame_bytes
-        self._view = _memory(SMALL_BYTES)
+        self._view = _NOTHING
         self._start = self._end = 0
         self._wanted = _LENGTH.size  # what must lie from _start on before the next frame can be whole
         self._quiet_rounds = 0
@@ -65,6 +68,11 @@ class FrameBuffer:
     def capacity(self) -> int:
         """Bytes of memory that the buffer holds."""
         return len(self._view)
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether there is nothing to give back by :meth:`trim`."""
+        return not self._view
 
     @property
     def pending(self) -> int:
@@ -113,14 +121,16 @@ class FrameBuffer:
 
     def trim(self) -> None:
         """Give the memory back when no frame has begun: for a connection that has been quiet for a while."""
-        if self.pending == 0 and self.capacity > SMALL_BYTES:
-            self._view = _memory(SMALL_BYTES)
+        if self.pending == 0:
+            self._view = _NOTHING
             self._start = self._end = 0
             self._quiet_rounds = 0
 
     def _fitting_size(self, held: int) -> int:
         """How large the buffer should be after a round in which it was filled up to ``_end``."""
         size, used = len(self._view), self._end
+        if not size:
+            return SMALL_BYTES
         if used == size:  # there may be more to read at once
             self._quiet_rounds = 0
             if size < GREEDY_BYTES:

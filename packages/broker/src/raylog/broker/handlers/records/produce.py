@@ -31,6 +31,7 @@ from raylog.broker.handlers.awaited import Wake
 from raylog.broker.handlers.context import (
     CloseConnection,
     DelayedReply,
+    MustWait,
     Operation,
     Ports,
     Reply,
@@ -45,6 +46,8 @@ from raylog.broker.partition.types import ACKS, ACKS_ALL
 from raylog.broker.storage.log.decompression import RequestDecompression
 from raylog.protocol.batches.compression import Codec
 from raylog.protocol.batches.header import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
     HEADER_SIZE,
     LENGTH_POSITION,
     LOG_OVERHEAD,
@@ -82,6 +85,10 @@ from raylog.protocol.wire.produce import (
 
 FIRST_WITH_ZSTD = 7
 
+QUICK_BYTES = 16 * 1024
+"""A compressed batch of more is not checked in the loop: decompressing takes some 4 ms for a MB of gzip."""
+
+_CODEC_POSITION = ATTRIBUTES_POSITION + 1
 _LENGTH_AND_MAGIC = struct.Struct(">i4xb")
 _WITHOUT_START = (
     CorruptMessage,
@@ -118,12 +125,13 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
 class _Produce(DelayedReply):
     """One request, from its first append to its reply, which with acks=all may come later."""
 
-    __slots__ = ("_acks", "_ctx", "_decompression", "_ports", "_topics", "_uncommitted", "_wait")
+    __slots__ = ("_acks", "_ctx", "_decompression", "_has_appended", "_ports", "_topics", "_uncommitted", "_wait")
 
     def __init__(self, ctx: RequestContext, ports: Ports, acks: int) -> None:
         self._ctx = ctx
         self._ports = ports
         self._acks = acks
+        self._has_appended = False
         self._decompression = RequestDecompression() if ports.configs.broker()[PRODUCE_CHECK_COMPRESSED] else None
         self._topics: list[ProducedTopic] = []
         self._uncommitted: list[tuple[list[ProducedPartition], int, Appended]] = []
@@ -152,8 +160,12 @@ class _Produce(DelayedReply):
                 ports.lease.check()
                 led = ports.partitions.get(tp, topic_id)
                 records = _one_batch(ctx, tp, part)
+                if not ctx.may_wait:
+                    self._check_wait(led, records)
                 partition = led
                 appended = self._append(partition, records)
+            except MustWait:
+                raise
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
                 start = NO_OFFSET
                 if partition is not None and not isinstance(error, _WITHOUT_START):
@@ -172,8 +184,15 @@ class _Produce(DelayedReply):
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
+    def _check_wait(self, partition: Partition, records: memoryview) -> None:
+        """Raises MustWait for an append that ends in a sync, or has to decompress much, if it is the first."""
+        is_long = len(records) > QUICK_BYTES and records[_CODEC_POSITION] & CODEC_MASK and self._decompression
+        if (is_long or partition.syncs) and not (self._topics or self._has_appended):
+            raise MustWait
+
     def _append(self, partition: Partition, records: memoryview) -> Appended:
         ports = self._ports
+        self._has_appended = True
         info = partition.append(records, acks=self._acks, decompression=self._decompression, now_ms=ports.wall_ms())
         ports.lease.check()
         if not info.duplicate:

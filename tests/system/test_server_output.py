@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import socket
 import threading
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from kit.machine import scaled
-from raylog.broker.net.transmit import COPY_BYTES, SendFailed, limit_sends, transmit
+from kit.sending import send_all
+from kit.waiting import wait_until
+from raylog.broker.net.output import COPY_BYTES, Output, SendFailed, Sent, warm
 from raylog.broker.storage.disk.files import File, FileSlice, RealFileSystem
 from raylog.protocol.ids import FilePosition
 
@@ -20,7 +24,6 @@ from raylog.protocol.ids import FilePosition
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        limit_sends(ours, 0.2)
         theirs.settimeout(scaled(10))
         yield ours, theirs
 
@@ -58,7 +61,7 @@ def test_sends_parts_in_order(pair: tuple[socket.socket, socket.socket], file: F
     got: list[bytes] = []
     reader = read_all(theirs, got)
     parts: list[bytes | FileSlice] = [b"head", cut(file, 3, 700_000), b"between", cut(file, 100, 5), b"tail"]
-    assert transmit(ours, parts, timeout=scaled(10)) == 700_005
+    send_all(ours, parts)
     ours.shutdown(socket.SHUT_WR)
     reader.join()
     assert b"".join(got) == b"head" + content[3:700_003] + b"between" + content[100:105] + b"tail"
@@ -70,7 +73,7 @@ def test_small_slices_are_sent_as_well(
 ) -> None:
     ours, theirs = pair
     content = (tmp_path / "log").read_bytes()
-    assert transmit(ours, [b"head", cut(file, 7, length), b"tail"], timeout=scaled(10)) == length
+    send_all(ours, [b"head", cut(file, 7, length), b"tail"])
     ours.shutdown(socket.SHUT_WR)
     got: list[bytes] = []
     read_all(theirs, got).join()
@@ -82,7 +85,7 @@ def test_sends_more_bytes_than_the_socket_takes_at_once(pair: tuple[socket.socke
     data = os.urandom(5 << 20)
     got: list[bytes] = []
     reader = read_all(theirs, got)
-    transmit(ours, [data], timeout=scaled(10))
+    send_all(ours, [data])
     ours.shutdown(socket.SHUT_WR)
     reader.join()
     assert b"".join(got) == data
@@ -96,24 +99,79 @@ def test_a_file_that_lost_its_end_fails_and_does_not_hang(
     part = cut(file, 1000, length)
     file.truncate(2000)
     with pytest.raises(SendFailed, match=f"lost the last {length - 1000} bytes"):
-        transmit(ours, [b"head", part], timeout=scaled(10))
+        send_all(ours, [b"head", part])
 
 
 @pytest.mark.parametrize("sliced", [True, False])
-def test_a_client_that_does_not_read_is_given_up(
-    pair: tuple[socket.socket, socket.socket], file: File, sliced: bool
+def test_what_a_client_does_not_take_stays(
+    pair: tuple[socket.socket, socket.socket], file: File, tmp_path: Path, sliced: bool
 ) -> None:
-    ours, _ = pair
-    part: bytes | FileSlice = cut(file, 0, 1 << 20) if sliced else bytes(8 << 20)
-    with pytest.raises(SendFailed, match="send timeout"):
-        transmit(ours, [part], timeout=0.2)
+    ours, theirs = pair
+    ours.setblocking(False)
+    content = (tmp_path / "log").read_bytes()
+    output = Output()
+    output.add([b"head", cut(file, 0, 1 << 20) if sliced else content, b"tail"])
+    while (sent := output.send(ours)) is Sent.MORE:
+        pass
+    assert (sent, bool(output)) == (Sent.FULL, True)
+    got: list[bytes] = []
+    while output:
+        got.append(theirs.recv(1 << 16))
+        output.send(ours)
+    ours.shutdown(socket.SHUT_WR)
+    read_all(theirs, got).join()
+    assert b"".join(got) == b"head" + content + b"tail"
+
+
+def test_what_is_not_in_the_page_cache_is_told_of_and_sent_once_it_was_read(
+    pair: tuple[socket.socket, socket.socket], file: File, tmp_path: Path
+) -> None:
+    ours, theirs = pair
+    content = (tmp_path / "log").read_bytes()
+    os.fsync(file.fileno())
+    wait_until(lambda: is_dropped(file), 10, "the page cache drops the file")
+    ours.setblocking(False)
+    output = Output()
+    output.add([b"head", cut(file, 0, 100_000)])
+    assert output.send(ours) is Sent.COLD
+    part, position, end = output.cold()
+    assert (position, end) == (0, 100_000)
+    warm(part, position, end)
+    output.warmed(end)
+    assert output.send(ours) in (Sent.ALL, Sent.MORE)
+    while output:
+        output.send(ours)
+    ours.shutdown(socket.SHUT_WR)
+    got: list[bytes] = []
+    read_all(theirs, got).join()
+    assert b"".join(got) == b"head" + content[:100_000]
+
+
+def is_dropped(file: File) -> bool:
+    """Whether the page cache has nothing of it, as it was asked to; it may need a while for that.
+
+    Asked by mincore: to try to read, even with RWF_NOWAIT, has the system read ahead.
+    """
+    size = file.size()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+        pages = (ctypes.c_ubyte * (-(-size // mmap.PAGESIZE)))()
+        view = ctypes.c_char.from_buffer(mapped)
+        try:
+            failed = ctypes.CDLL(None, use_errno=True).mincore(
+                ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(size), pages
+            )
+        finally:
+            del view
+    assert not failed
+    return not any(page & 1 for page in pages)
 
 
 def test_a_client_that_left_is_an_error(pair: tuple[socket.socket, socket.socket], file: File) -> None:
     ours, theirs = pair
     theirs.close()
     with pytest.raises(SendFailed):
-        transmit(ours, [b"head", cut(file, 0, 1 << 20)], timeout=scaled(10))
+        send_all(ours, [b"head", cut(file, 0, 1 << 20)])
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -128,7 +186,7 @@ def test_slices_are_given_back_whatever_happens(
     if fail:
         theirs.close()
         with pytest.raises(SendFailed):
-            transmit(ours, parts, timeout=scaled(10))
+            send_all(ours, parts)
     else:
-        transmit(ours, parts, timeout=scaled(10))
+        send_all(ours, parts)
     assert is_closed(file)
