@@ -76,6 +76,22 @@ def test_pipelined_requests_are_answered_in_order(node: Node) -> None:
         assert answered == list(range(60))
 
 
+def test_large_replies_and_requests_that_wait_are_answered_in_order(node: Node) -> None:
+    """What is sent in turns, and what another thread answers meanwhile, in front of a client that reads slowly."""
+    address = node.serve()
+    with WireClient(address) as client, WireClient(address) as other:
+        other.produce("t", batch(os.urandom(900_000)))
+        frames = []
+        for number in range(0, 60, 2):
+            frames.append(fetch_request(12, fetch(), correlation_id=number))
+            frames.append(request(3, 9, topics=None, correlation_id=number + 1))
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.send(b"".join(frames))
+        for number in range(60):
+            other.produce("t", batch(b"x"), partition=1)
+            assert struct.unpack(">i", client.receive()[:4])[0] == number
+
+
 @pytest.mark.parametrize("acks", [True, False], ids=["produce", "delete records"])
 def test_request_stops_waiting_when_its_client_leaves(node: Node, acks: bool) -> None:
     """It may name 24 days, and each client that gave up would leave its connection and its thread behind."""

@@ -204,9 +204,11 @@ class ClientConnection(Source):
 
     def _look(self) -> None:
         """Something may have happened, or it is time for something."""
+        self._goes_on = False  # its turn may have come while it was away
         come, self._come = self._come, None
         if come is not None:
             come()
+            self._memory.next_request()
         if self.is_over:
             self._exchange.abandon()
             return
@@ -295,14 +297,15 @@ class ClientConnection(Source):
         memory.is_receiving = may_read and exchange.frames.pending > 0
         loop.want(self, READ if may_read else WRITE if self._output else select.EPOLLRDHUP)
         due_s = self._heard_s + (self._max_idle_s if exchange.frames.is_trimmed else QUIET_S)
+        if due_s <= loop.now_s:
+            due_s = loop.now_s + QUIET_S  # it waits for something else
         if self._unsent_s is not None:
             due_s = min(due_s, self._unsent_s + SEND_TIMEOUT_S)
         if memory.is_waiting:
             due_s = min(due_s, loop.now_s + LOOK_S)
         if exchange.is_waiting:
             due_s = min(due_s, exchange.deadline_s)
-        if due_s < self.due_s:
-            loop.look_at(self, max(due_s, loop.now_s + QUIET_S) if due_s <= loop.now_s else due_s)
+        loop.look_at(self, due_s)
 
     # --- replies
 
@@ -352,6 +355,7 @@ class ClientConnection(Source):
 
     def _go_away(self, work: Callable[[], Callable[[], None]]) -> None:
         """Do ``work`` in another thread; what it answers is called in the loop. Raises CloseConnection."""
+        self._memory.is_receiving = False
         self._loop.leave(self)
         try:
             self._threads.run(partial(self._work_away, work))

@@ -293,8 +293,6 @@ class EventLoop:
             self._events.extend(self._epoll.poll(timeout_s, MAX_EVENTS))
         finally:
             self._is_polling = False
-        self.share_bytes = MOST_SHARE_BYTES
-        """What a source may send in its turn."""
         self.now_s = time.monotonic()
 
     def _serve_due(self, generation: int) -> bool:
