@@ -30,7 +30,7 @@ coordination/metadata/topic_patterns coordination/store/port
 broker/config/* broker/dynamic_config broker/groups/classic/claims broker/groups/classic/group
 broker/groups/classic/members broker/groups/classic/messages broker/groups/classic/stored
 broker/handlers/fetch_sessions broker/replicas/follower_session broker/replication/* broker/storage/state/epochs
-broker/storage/state/producers
+broker/net/exchange broker/net/slow_apis broker/storage/state/producers
 client/arguments/arguments client/arguments/column_values client/arguments/record_values client/arguments/serde
 client/batches/* client/config/* client/fetch/complaints client/fetch/epoch_checks client/fetch/fetch_*
 client/fetch/read_replicas client/fetch/subscription client/groups/calls client/groups/changes
