@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kit.cluster import InProcessCluster
 from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.metadata import paths
 from raylog.coordination.metadata.model import PartitionState, TopicState
 from raylog.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
@@ -27,7 +28,7 @@ def move_leader(cluster: InProcessCluster, tp: TopicPartition) -> None:
     moved = replace(
         partition, replicas=(other,), isr=(other,), leader=other, leader_epoch=LeaderEpoch(partition.leader_epoch + 1)
     )
-    _tell(cluster, topic, moved, cluster.brokers)
+    _tell(cluster, tp, topic, moved, cluster.brokers)
     assert cluster.leader(*tp) is not before
 
 
@@ -36,10 +37,14 @@ def begin_epoch(cluster: InProcessCluster, tp: TopicPartition, *told: int) -> No
     topic = cluster.leader(*tp).partitions.state().topic(tp.topic)
     assert topic is not None
     [partition] = topic.partitions
-    _tell(cluster, topic, replace(partition, leader_epoch=LeaderEpoch(partition.leader_epoch + 1)), told)
+    _tell(cluster, tp, topic, replace(partition, leader_epoch=LeaderEpoch(partition.leader_epoch + 1)), told)
 
 
-def _tell(cluster: InProcessCluster, topic: TopicState, partition: PartitionState, brokers: Iterable[int]) -> None:
+def _tell(
+    cluster: InProcessCluster, tp: TopicPartition, topic: TopicState, partition: PartitionState, brokers: Iterable[int]
+) -> None:
+    for store in list(cluster.stores.values())[:1]:  # where the real controller looks, once it is elected again
+        store.set(paths.partition_state(tp), paths.encode_partition_state(partition))
     for broker in (cluster.brokers[broker_id] for broker_id in brokers):
         known = broker.partitions.state()
         message = UpdateState(
