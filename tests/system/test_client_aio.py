@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -99,6 +100,27 @@ async def test_records_arrive_where_their_deliveries_say(cluster: InProcessClust
             if len(read) == 500:
                 break
     assert read == landed
+
+
+@in_loop
+async def test_an_answer_that_comes_while_partitions_are_asked_for_is_taken(cluster: InProcessCluster) -> None:
+    cluster.create_topic("u")
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        for n in range(100):
+            await producer.aiosend("t", n, partition=n % 4)
+        await producer.flush()
+    async with AsyncConsumer(cluster.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        await consumer.position("t", 0)
+        await soon(lambda: consumer._fetcher.exchange(0) == -1 or consumer._fetcher._fetching, "a fetch is sent")
+        pool = consumer._network.pool
+        await soon(lambda: select.select([pool.fileno()], [], [], 0)[0], "its answer lies in the socket")
+        assert await consumer.partitions_for("u") == (0,)
+        found = 0
+        async with asyncio.timeout(LIMIT_S / 2):
+            async for _ in consumer:
+                found += 1
+                if found == 100:
+                    break
 
 
 @in_loop

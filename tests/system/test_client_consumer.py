@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -385,6 +386,17 @@ def test_a_reset_by_duration_begins_so_long_ago(cluster: InProcessCluster) -> No
         consumer.seek("t", 0, 99)
         (records,) = wait_until(lambda: consumer.poll(1_000), 20, "it reads on").values()
         assert records[0].value == b"3"
+
+
+def test_an_answer_that_comes_while_partitions_are_asked_for_is_taken(filled: InProcessCluster) -> None:
+    """It was dropped, and its broker was not asked again: who subscribed to other topics read nothing more."""
+    filled.create_topic("u")
+    with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        wait_until(lambda: consumer._fetcher.exchange(0) == -1 or consumer._fetcher._fetching, 10, "a fetch is sent")
+        pool = consumer._network.pool
+        wait_until(lambda: select.select([pool.fileno()], [], [], 0)[0], 10, "its answer lies in the socket")
+        assert consumer.partitions_for("u") == (0,)
+        assert sum(1 for _ in consumer.iterate(until_end=True, timeout_ms=scaled_ms(10_000))) == COUNT
 
 
 def test_subscribe_reads_these_topics_in_place_of_others(filled: InProcessCluster) -> None:

@@ -126,7 +126,7 @@ class Consumer(ConsumerInGroup):
         begun = time.monotonic()
         with self._user.alone():
             while (found := self._find_partitions(topic, begun)) is None:
-                self._network.poll(100)
+                self._fetcher.exchange(100)  # what comes meanwhile may answer a fetch
         return found
 
     def position(self, topic: str, partition: int) -> int:

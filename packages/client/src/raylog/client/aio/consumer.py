@@ -116,7 +116,7 @@ class AsyncConsumer(GroupTask):
         begun = time.monotonic()
         with self._user.alone():
             while (found := self._find_partitions(topic, begun)) is None:
-                self._network.poll(0)
+                self._fetcher.exchange(0)  # what comes meanwhile may answer a fetch
                 await self._readable(self._network.wait_ms(100))
         return found
 
