@@ -8,6 +8,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -236,3 +237,25 @@ def test_a_source_that_was_stuck_and_then_left_comes_back_once_both_are_over(
     assert source.wakes == 0
     loop.come_back(source)
     wait_until(lambda: source.wakes, WAIT_S, "it is back")
+
+
+def test_a_takeover_that_finds_no_thread_is_tried_again(
+    loops: Loops, loop: EventLoop, source: Told, other: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, failures = loops.loop, ["can't start new thread"]
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "net" and failures:
+            raise RuntimeError(failures.pop())
+        return make(name, *args, **options)
+
+    monkeypatch.setattr(loops, "loop", refuse)
+    free = threading.Event()
+    source.on_ready = lambda: free.wait(WAIT_S * 10)
+    try:
+        source.theirs.send(b"stuck")
+        says(other, b"served")
+        assert not failures
+    finally:
+        free.set()
+    wait_until(lambda: not source.away, WAIT_S, "it comes back")

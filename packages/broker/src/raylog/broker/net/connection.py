@@ -228,7 +228,9 @@ class ClientConnection(Source):
         """See to memory and time."""
         frames = self._exchange.frames
         quiet_s = now_s - self._heard_s
-        if (quiet_s >= QUIET_S or self._memory.is_wanted) and not (self.is_away or frames.pending):
+        if (quiet_s >= QUIET_S or self._memory.is_wanted) and not (
+            self.is_away or frames.pending or self._exchange.is_held
+        ):
             frames.trim()
             self._memory.resize(frames.capacity)
         if quiet_s >= self._max_idle_s and not (self._exchange.is_waiting or self.is_away or self._output):
@@ -321,13 +323,14 @@ class ClientConnection(Source):
         """Send; whether all went out."""
         if not self._output:
             return True
-        self._replies = 0
         sent = self._output.send(self._sock, self._loop.share_bytes)
         if sent is Sent.FULL:
             if self._unsent_s is None:
                 self._unsent_s = self._loop.now_s
         else:
             self._unsent_s = None
+        if sent is Sent.ALL:
+            self._replies = 0
         if sent is Sent.COLD:
             self._go_away(self._warm_away)
         elif sent is Sent.MORE:

@@ -234,7 +234,8 @@ class EventLoop:
         """One pass; False when another thread has taken over, or all is over."""
         if self._stopping.is_set() or generation != self._generation:
             return False
-        self._poll()
+        if not self._events:  # what a thread that got stuck left must not be there twice
+            self._poll()
         return (
             self._serve_events(generation)
             and self._serve_woken(generation)
@@ -344,9 +345,15 @@ class EventLoop:
         with self._lock:
             if self._at is not at:
                 return
-            self._at = None
             self._generation += 1
+            try:
+                self._start_thread()
+            except (
+                BaseException
+            ):  # no more threads, say: whoever is stuck goes on serving, or the next look tries again
+                self._generation -= 1
+                raise
+            self._at = None
             at[0].away += 1
         at[0].stuck()
         log.warning("a connection kept the loop, which goes on without it", client=str(at[0]))
-        self._start_thread()
