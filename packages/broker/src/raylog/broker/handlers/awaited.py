@@ -13,10 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-__all__ = ["Awaited", "News", "Wake"]
+__all__ = ["Awaited", "News", "Wake", "nobody"]
 
 Wake = Callable[[], None]
 """Called from any thread, perhaps more than once; it must not block."""
+
+
+def nobody() -> None:
+    """A :data:`Wake` for which nobody waits."""
 
 
 class Awaited(ABC):
@@ -70,14 +74,12 @@ class News:
 
     def __init__(self) -> None:
         self._has_come = False
-        self._wake: Wake | None = None
+        self._wake: Wake = nobody
 
     def come(self) -> None:
         """Something has happened."""
         self._has_come = True
-        wake = self._wake
-        if wake is not None:
-            wake()
+        self._wake()
 
     def notify(self, wake: Wake) -> None:
         """See :meth:`Awaited.notify`."""

@@ -18,7 +18,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from raylog.broker.events import EventLog
-from raylog.broker.handlers.awaited import Awaited, Wake
+from raylog.broker.handlers.awaited import Awaited, Wake, nobody
 from raylog.broker.handlers.context import DelayedReply, Ports, Reply, RequestContext
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.wire.messages import decode_request, encode_response
@@ -96,14 +96,20 @@ class InFuture(Awaited):
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
         self.result = future.result
+        self._wake: Wake = nobody
 
     def is_over(self) -> bool:
         return self._future.done()
 
     def notify(self, wake: Wake) -> None:
-        self._future.add_done_callback(lambda _: wake())
+        self._wake = wake
+        self._future.add_done_callback(self._come)
 
-    def abandon(self) -> None: ...
+    def abandon(self) -> None:
+        self._wake = nobody  # the future may live on for long, and who waited should not
+
+    def _come(self, _: Future[Any]) -> None:
+        self._wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,8 @@ def later(future: Future[T], respond: Callable[[T], Any]) -> Later[InFuture]:
     return Later(InFuture(future), lambda what: respond(what.result()))
 
 
-class _DelayedResponse(DelayedReply):
-    """The reply whose response is a :class:`Later`."""
+class DelayedResponse(DelayedReply):
+    """A reply that follows from something to come."""
 
     __slots__ = ("_finish", "_what")
 
@@ -169,7 +175,7 @@ def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryv
 
         response = attempt(lambda: decide(ctx, request, ports))
         if isinstance(response, Later) and not response.what.is_over():
-            return _DelayedResponse(response.what, lambda: finish(response))
+            return DelayedResponse(response.what, lambda: finish(response))
         return finish(response)
 
     return handle

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from raylog.broker.handlers.awaited import Wake
+from raylog.broker.handlers.awaited import Wake, nobody
 from raylog.broker.handlers.context import DelayedReply, Reply
 from raylog.broker.storage.disk.files import FileSlice
 from raylog.protocol.wire.frames import FrameBuffer
@@ -121,7 +121,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """Nobody waits for what is not answered yet, nor for anything else."""
-        self._send, self._answered, self._wake = _drop, _uncounted, _nobody  # its owner goes with it, without a cycle
+        self._send, self._answered, self._wake = _drop, _uncounted, nobody  # its owner goes with it, without a cycle
         self._held = None
         while self._waiting:
             reply = self._waiting.popleft().reply
@@ -143,9 +143,6 @@ def _drop(parts: Parts) -> None:
 
 
 def _uncounted(api_key: int, begun_ns: int) -> None: ...
-
-
-def _nobody() -> None: ...
 
 
 def _framed(reply: Parts) -> Parts:

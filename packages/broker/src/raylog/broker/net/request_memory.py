@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from raylog.broker.config import QUEUED_MAX_REQUEST_BYTES
+from raylog.broker.handlers.awaited import nobody
 from raylog.broker.handlers.context import CloseConnection
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire.frames import GREEDY_BYTES
@@ -34,9 +35,6 @@ MIN_BYTES_PER_S = 1 << 20
 
 LOOK_S = 0.1
 """How often a waiting connection looks for one that is too slow."""
-
-
-def _nobody() -> None: ...
 
 
 class Share:
@@ -92,7 +90,7 @@ class Share:
     def close(self) -> None:
         """The connection is over."""
         self.resize(0)
-        self.wake = _nobody
+        self.wake = nobody
 
     def next_request(self) -> None:
         """What came before is answered: the next request has its own time."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Protocol, cast
 from uuid import UUID
@@ -76,7 +77,7 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
         return _session_refused(ctx, error)
     if incremental is not None:
         fetch = _SessionFetch(ctx, ports, request, incremental)
-        return _LongPoll(ctx, ports, request, fetch, incremental.watch, is_first=True).reply()
+        return _LongPoll(ctx, ports, request, fetch, is_first=True).reply()
     return _fetch_all(ctx, ports, request._replace(topics=_once(request.topics)), by_id)
 
 
@@ -114,21 +115,23 @@ def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: 
     found = read(ctx, ports, request, fetch.wanted, first=True)
     if fetch.wanted and request.max_wait_ms > 0 and not _enough(request, found):
         found.release()
-        watch = FetchWatch(Level.LOG_END if request.replica_id >= 0 else Level.HIGH_WATERMARK)
-        return _LongPoll(ctx, ports, request, fetch, watch, is_first=False).reply()
+        return _LongPoll(ctx, ports, request, fetch, is_first=False).reply()
     return fetch.respond(fetch.wanted, found)
 
 
 class _Fetch(Protocol):
     """What a long poll reads, and how it is answered."""
 
-    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+    @property
+    def watch(self) -> FetchWatch: ...
+
+    def look(self, wake: Wake) -> list[Wanted]:
         """What to read now; ``wake`` is called when there may be enough. Raises InvalidFetchSessionEpoch."""
 
     def respond(self, wanted: Sequence[Wanted], found: Found) -> Sequence[bytes | FileSlice]:
         """Raises InvalidFetchSessionEpoch; what was found is given back then."""
 
-    def leave(self, watch: FetchWatch) -> None:
+    def leave(self) -> None:
         """It does not wait any more."""
 
 
@@ -141,10 +144,15 @@ class _FullFetch:
             for part in topic.partitions
         ]
 
-    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+    @cached_property
+    def watch(self) -> FetchWatch:
+        """Made once it is needed: most fetches find enough at once."""
+        return FetchWatch(Level.LOG_END if self._request.replica_id >= 0 else Level.HIGH_WATERMARK)
+
+    def look(self, wake: Wake) -> list[Wanted]:
         delayed = self._ports.delayed
-        delayed.arm(watch, self._request.min_bytes, wake)
-        delayed.watch((Interest(watch), tp) for tp in {each.tp for each in self.wanted})
+        delayed.arm(self.watch, self._request.min_bytes, wake)
+        delayed.watch((Interest(self.watch), tp) for tp in {each.tp for each in self.wanted})
         return self.wanted
 
     def respond(self, wanted: Sequence[Wanted], found: Found) -> Sequence[bytes | FileSlice]:
@@ -160,8 +168,8 @@ class _FullFetch:
         _count(ctx, request, zip(wanted, found.partitions, strict=True))
         return _encode(ctx, ports, session_id, topics, found.at_once)
 
-    def leave(self, watch: FetchWatch) -> None:
-        self._ports.delayed.remove(watch)
+    def leave(self) -> None:
+        self._ports.delayed.remove(self.watch)
 
 
 class _SessionFetch:
@@ -169,9 +177,10 @@ class _SessionFetch:
 
     def __init__(self, ctx: RequestContext, ports: Ports, request: FetchRequest, incremental: IncrementalFetch) -> None:
         self._ctx, self._ports, self._request, self._incremental = ctx, ports, request, incremental
+        self.watch = incremental.watch
         self._looked_at: Sequence[SessionPartition] = ()
 
-    def look(self, watch: FetchWatch, wake: Wake) -> list[Wanted]:
+    def look(self, wake: Wake) -> list[Wanted]:
         ctx, ports, request = self._ctx, self._ports, self._request
         at_all = not lease_held(ports)  # every partition must tell so, whether it changed or not
         self._looked_at = looked_at = self._incremental.look(request.min_bytes, wake, at_all=at_all)
@@ -201,7 +210,7 @@ class _SessionFetch:
         _count(ctx, self._request, ((wanted[number], found.partitions[number]) for number in told))
         return _encode(ctx, ports, self._incremental.session_id, list(topics.values()), found.at_once)
 
-    def leave(self, watch: FetchWatch) -> None:
+    def leave(self) -> None:
         self._incremental.leave()
 
 
@@ -218,7 +227,6 @@ class _LongPoll(DelayedReply):
         "_news",
         "_ports",
         "_request",
-        "_watch",
     )
 
     def __init__(
@@ -227,12 +235,11 @@ class _LongPoll(DelayedReply):
         ports: Ports,
         request: FetchRequest,
         fetch: _Fetch,
-        watch: FetchWatch,
         *,
         is_first: bool,
     ) -> None:
         """``is_first``: nothing was read yet."""
-        self._ctx, self._ports, self._request, self._fetch, self._watch = ctx, ports, request, fetch, watch
+        self._ctx, self._ports, self._request, self._fetch = ctx, ports, request, fetch
         self._deadline_s = time.monotonic() + request.max_wait_ms / 1000
         self._is_first = is_first
         self._news = News()
@@ -269,17 +276,17 @@ class _LongPoll(DelayedReply):
         except InvalidFetchSessionEpoch as error:
             return _session_refused(self._ctx, error)
         finally:
-            self._fetch.leave(self._watch)
+            self._fetch.leave()
 
     def abandon(self) -> None:
         found, self._found = self._found, None
         if found is not None:
             found[1].release()
-        self._fetch.leave(self._watch)
+        self._fetch.leave()
 
     def _look(self, *, in_time: bool) -> None:
         try:
-            wanted = self._fetch.look(self._watch, self._news.come)
+            wanted = self._fetch.look(self._news.come)
         except InvalidFetchSessionEpoch as error:
             self._error = error
             return
@@ -287,7 +294,7 @@ class _LongPoll(DelayedReply):
         self._is_first = False
         if in_time and not _enough(self._request, found):
             found.release()
-            self._ports.delayed.credit(self._watch, found.size)
+            self._ports.delayed.credit(self._fetch.watch, found.size)
         else:
             self._found = wanted, found
 

@@ -23,14 +23,11 @@ metadata again, as with Kafka.
 from __future__ import annotations
 
 import struct
-from math import inf
 from uuid import UUID
 
 from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
-from raylog.broker.handlers.awaited import Wake
 from raylog.broker.handlers.context import (
     CloseConnection,
-    DelayedReply,
     MustWait,
     Operation,
     Ports,
@@ -38,7 +35,7 @@ from raylog.broker.handlers.context import (
     RequestContext,
     Resource,
 )
-from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.entities import DelayedResponse, failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.broker.handlers.records.commit_wait import Appended, CommitWait
 from raylog.broker.partition.partition import Partition
@@ -122,7 +119,7 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
     return None
 
 
-class _Produce(DelayedReply):
+class _Produce:
     """One request, from its first append to its reply, which with acks=all may come later."""
 
     __slots__ = ("_acks", "_ctx", "_decompression", "_has_appended", "_ports", "_topics", "_uncommitted", "_wait")
@@ -187,7 +184,7 @@ class _Produce(DelayedReply):
     def _check_wait(self, partition: Partition, records: memoryview) -> None:
         """Raises MustWait for an append that ends in a sync, or has to decompress much, if it is the first."""
         is_long = len(records) > QUICK_BYTES and records[_CODEC_POSITION] & CODEC_MASK and self._decompression
-        if (is_long or partition.syncs) and not (self._topics or self._has_appended):
+        if (is_long or partition.syncs) and not self._has_appended:
             raise MustWait
 
     def _append(self, partition: Partition, records: memoryview) -> Appended:
@@ -211,27 +208,8 @@ class _Produce(DelayedReply):
             appended = [appended for _, _, appended in self._uncommitted]
             self._wait = CommitWait(self._ports.produces, appended, timeout_ms)
             if not self._wait.is_over():
-                return self
+                return DelayedResponse(self._wait, self.finish)
         return self.finish()
-
-    # --- a reply that comes later
-
-    @property
-    def deadline_s(self) -> float:
-        return inf if self._wait is None else self._wait.deadline_s
-
-    def is_over(self) -> bool:
-        return self._wait is None or self._wait.is_over()
-
-    def notify(self, wake: Wake) -> None:
-        if self._wait is None:
-            wake()
-        else:
-            self._wait.notify(wake)
-
-    def abandon(self) -> None:
-        if self._wait is not None:
-            self._wait.abandon()
 
     def finish(self) -> bytes:
         """As told by the wait, and only while the lease is held: else a newer leader may know better."""
