@@ -1,4 +1,4 @@
-"""Plain counts of work done. Each connection's thread writes its own; whoever exports them reads sums.
+"""Plain counts of work done. Each connection writes its own; whoever exports them reads sums.
 
 No lock and no library is on a request's way: an increment costs some 50 ns, a call of a metrics library several
 microseconds.
@@ -46,7 +46,7 @@ class RequestTimes:
 
 @dataclass(slots=True)
 class Counters:
-    """What one connection did, or a sum over some. Only the connection's own thread writes them."""
+    """What one connection did, or a sum over some. Only what serves the connection writes them."""
 
     messages_in: dict[str, int] = field(default_factory=dict)
     """Records appended, by topic."""
@@ -69,7 +69,7 @@ class Counters:
         times.record(spent_ns)
 
     def add(self, other: Counters) -> None:
-        """Add ``other``'s counts to these; ``other`` may be in use by its thread."""
+        """Add ``other``'s counts to these; ``other`` may be written meanwhile."""
         _add(self.messages_in, other.messages_in)
         _add(self.bytes_in, other.bytes_in)
         _add(self.bytes_out, other.bytes_out)

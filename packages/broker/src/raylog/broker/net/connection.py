@@ -348,9 +348,7 @@ class ClientConnection(Source):
         if self.is_over or self.is_away:
             return
         try:
-            self._flush()
-            if not self.is_away:
-                self._settle_down()
+            self._go_on()
         except OSError:
             self.end()
 

@@ -23,7 +23,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from math import inf
 
 from raylog.broker.events import EventLog
 from raylog.coordination.host.loops import Loop, Loops
@@ -59,9 +58,10 @@ _UNKNOWN = -1
 class _Timer:
     """When a source is due; without it once that is stale."""
 
-    __slots__ = ("source",)
+    __slots__ = ("due_s", "source")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, due_s: float, source: Source) -> None:
+        self.due_s = due_s
         self.source: Source | None = source
 
 
@@ -72,10 +72,8 @@ class Source(ABC):
     """How many threads work for it: the loop leaves it alone. The loop's."""
     is_woken = False
     """The loop's."""
-    due_s = inf
-    """When it is looked at; the loop's."""
     timer: _Timer | None = None
-    """The loop's."""
+    """When it is looked at; the loop's."""
     interest = 0
     """What epoll reports of it; the loop's."""
 
@@ -129,7 +127,7 @@ class EventLoop:
         self._generation = 0
         """Of the thread that serves now; each takeover begins another."""
         self._at: tuple[Source, float] | None = None
-        """Which source is served, and since when."""
+        """Which source is served in this pass. Another tuple each time, so that each turn is told from the next."""
         self._stopping = threading.Event()
         self._threads: list[Loop] = []
         self._watcher = loops.loop("net-watch", self._watch)
@@ -195,15 +193,14 @@ class EventLoop:
 
     def look_at(self, source: Source, due_s: float) -> None:
         """Have ``source.woken`` called at that monotonic time, if not earlier; then ask again."""
-        if due_s < source.due_s:
+        if source.timer is None or due_s < source.timer.due_s:
             self._forget_time(source)
-            source.due_s = due_s
-            source.timer = _Timer(source)
+            source.timer = _Timer(due_s, source)
             heapq.heappush(self._timers, (due_s, next(self._numbers), source.timer))
 
     def _forget_time(self, source: Source) -> None:
         """What it was due at is stale; the heap must not fill with such."""
-        timer, source.timer, source.due_s = source.timer, None, inf
+        timer, source.timer = source.timer, None
         if timer is None:
             return
         timer.source = None
@@ -302,7 +299,7 @@ class EventLoop:
             if source is None:
                 self._stale -= 1
                 continue
-            source.due_s, source.timer = inf, None
+            source.timer = None
             if not source.away and not self._serve(generation, source, source.woken):
                 return False
         return True

@@ -1,7 +1,7 @@
-"""Threads for connections, used again: to make one costs some 55 µs of the interpreter, which others wait for.
+"""Threads for what must not run in the loop, used again: to make one costs some 55 µs of the interpreter, which others
+wait for.
 
-A thread that is done with its connection waits a while for the next. So a storm of connections, or clients that come
-and go, make few threads.
+A thread that is done with its request waits a while for the next.
 """
 
 from __future__ import annotations
