@@ -26,6 +26,7 @@ from kit.wire import WireClient, fetch_request, produce_request, request
 from raylog.broker.net.acceptor import BURST
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.wire.primitives import ZERO_UUID
@@ -375,6 +376,8 @@ def test_a_sync_that_hangs_keeps_nobody_else(tmp_path: Path) -> None:
                 assert other.produce("t", batch(b"x")).topics[0].partitions[0].error_code == 0
             disk.gate.set()
             assert parse_produce_response(9, waiting.receive())[1].topics[0].partitions[0].error_code == 0
+        assert node.server is not None
+        assert not node.server._slow_apis.is_slow(0, time.monotonic()), "others' batches are appended in the loop"
 
 
 def test_a_connection_that_ended_leaves_no_object_behind(node: Node) -> None:
@@ -393,6 +396,66 @@ def test_a_connection_that_ended_leaves_no_object_behind(node: Node) -> None:
         wait_until(lambda: connection() is None, WAIT_S, "it is gone")
     finally:
         gc.enable()
+
+
+def test_what_was_sent_before_a_client_left_counts(node: Node) -> None:
+    """More than one turn's requests, none of which is answered."""
+    with WireClient(node.serve()) as client:
+        client.send(b"".join(produce_request("t", batch(b"%d" % number), acks=0) for number in range(3_000)))
+    wait_until(lambda: node.partition("t").high_watermark == 3_000, WAIT_S, "all are in the log")
+
+
+def test_a_client_that_asks_much_at_once_leaves_others_their_turns(node: Node) -> None:
+    address = node.serve()
+    count = 5_000
+    with WireClient(address) as busy, WireClient(address) as other:
+        ask = [request(18, 0, correlation_id=number) for number in range(count)]
+        sender = threading.Thread(target=busy.send, args=(b"".join(ask),))
+        sender.start()
+        answered = 0
+        for number in range(count):
+            assert struct.unpack(">i", busy.receive()[:4])[0] == number
+            if number % 500 == 0:
+                answered += other.produce("t", batch(b"x")).topics[0].partitions[0].error_code == 0
+        sender.join()
+    assert answered == count // 500
+
+
+def test_a_reply_does_not_wait_for_a_sync_behind_it(tmp_path: Path) -> None:
+    disk = StuckDisk(RealFileSystem())
+    with Node(tmp_path, fs=disk) as node:
+        node.create_topic("replicated", replicas=(1, 2))
+        node.create_topic("synced", config={"flush.messages": "1"})
+        with WireClient(node.serve()) as client:
+            disk.stick("fdatasync")
+            client.send(
+                produce_request("replicated", batch(b"x"), acks=-1, timeout_ms=60_000, correlation_id=1)
+                + produce_request("synced", batch(b"x"), correlation_id=2)
+            )
+            wait_until(lambda: node.produces.waiting == 1, WAIT_S, "the first waits for the other replica")
+            partition = node.partition("replicated")
+            partition.replica_fetched(
+                BrokerId(2), BrokerEpoch(1), Offset(1), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
+            )
+            assert struct.unpack(">i", client.receive()[:4])[0] == 1
+            assert disk.met.wait(WAIT_S)
+            disk.gate.set()
+            assert struct.unpack(">i", client.receive()[:4])[0] == 2
+
+
+def test_a_request_that_finds_no_thread_ends_its_connection_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    address = node.serve()
+    server = node.server
+    assert server is not None
+    monkeypatch.setattr(server._threads, "run", refuse)
+    with WireClient(address) as unlucky, WireClient(address) as other:
+        unlucky.send(request(3, 9, topics=None))
+        assert unlucky.closed()
+        assert other.produce("t", batch(b"x")).topics[0].partitions[0].error_code == 0
+        assert server.connection_count == 1
 
 
 def test_a_storm_is_taken_in_step_by_step_and_nobody_is_lost(node: Node) -> None:

@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -259,3 +260,27 @@ def test_a_takeover_that_finds_no_thread_is_tried_again(
     finally:
         free.set()
     wait_until(lambda: not source.away, WAIT_S, "it comes back")
+
+
+def test_long_work_goes_on_for_as_long_as_the_others_take(loop: EventLoop, source: Told, other: Told) -> None:
+    """Else a crowd of busy clients would leave replicas and consumers that are behind next to nothing."""
+    over = threading.Event()
+    turns: Counter[int] = Counter()
+
+    class Long(Told):
+        def ready(self, events: int) -> None:
+            turns[len(other.threads)] += 1
+            if not over.is_set():
+                loop.again(self)
+
+    crowd = [Long(loop) for _ in range(20)]
+    source.on_ready = lambda: [loop.again(long) for long in crowd] and None
+    other.on_ready = lambda: over.wait(0.05) and None
+    says(source, b"begin")
+    for _ in range(3):
+        says(other, b"busy")
+    over.set()
+    says(source, b"end")
+    for long in crowd:
+        long.close()
+    assert max(turns[passes] for passes in (1, 2, 3)) >= len(crowd)

@@ -1,7 +1,7 @@
 """Sockets: accepting, admission, reading frames, sending replies, all in one thread (D4).
 
 ``loop`` is that thread, ``connection`` serves one client with ``exchange`` (the order of requests and replies) and
-``output`` (what goes out), ``acceptor`` takes clients in, ``request_memory`` and ``admission`` bound what is taken in,
-``threads`` do what may wait, ``listeners`` chooses addresses. Called by ``parts`` and ``launch``; it calls ``handlers``
-by their table. Begin with ``server``.
+``output`` (what goes out), ``acceptor`` takes clients in by ``listeners`` and ``sockets``, ``request_memory`` and
+``admission`` bound what is taken in, ``threads`` do what may wait, ``slow_apis`` too. Called by ``parts`` and
+``launch``; it calls ``handlers`` by their table. Begin with ``server``.
 """

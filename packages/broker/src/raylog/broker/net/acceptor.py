@@ -6,8 +6,8 @@ import select
 import socket
 from collections.abc import Callable
 
-from raylog.broker.net.connection import Address
 from raylog.broker.net.loop import EventLoop, Source
+from raylog.broker.net.sockets import Address
 
 __all__ = ["BURST", "Acceptor"]
 

@@ -18,21 +18,19 @@ from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer, may_wait
 from raylog.broker.handlers.context import CloseConnection, Connection, MustWait, Ports
 from raylog.broker.net.exchange import Exchange, Request
-from raylog.broker.net.loop import STUCK_S, EventLoop, Source
+from raylog.broker.net.loop import EventLoop, Source
 from raylog.broker.net.output import Output, Sent, warm
 from raylog.broker.net.request_memory import LOOK_S, RequestMemory
 from raylog.broker.net.slow_apis import SlowApis
+from raylog.broker.net.sockets import Address, address_text, end_orderly
 from raylog.broker.net.threads import Threads
 from raylog.broker.storage.disk.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
 from raylog.protocol.settings import Settings
-from raylog.protocol.texts import host_port
 
-__all__ = ["Address", "ClientConnection", "address_text", "end_orderly"]
+__all__ = ["ClientConnection"]
 
 log = EventLog(__name__)
-
-Address = tuple[str, int]
 
 SEND_TIMEOUT_S = 30.0
 """How long a client may take to read what waits for it: Kafka clients' own request timeout."""
@@ -40,35 +38,18 @@ SEND_TIMEOUT_S = 30.0
 QUIET_S = 1.0
 """A connection that says nothing for so long gives its large buffer back."""
 
+MAX_REQUESTS = 64
+"""So many are answered in one turn: then others have theirs."""
+
 MAX_HELD_REPLIES = 8
 """So many replies to what was received at once leave together: to wake the client for each costs more than to take the
 requests in.
 """
 
-LINGER_BYTES = 1 << 20
-"""How much of a client's further input is read and dropped, so that it sees an orderly end."""
-
 READ = select.EPOLLIN | select.EPOLLRDHUP
 WRITE = select.EPOLLOUT | select.EPOLLET
 """Told once when there is room: what was told is sent until there is none."""
 GONE = select.EPOLLERR | select.EPOLLHUP
-
-
-def address_text(address: Address) -> str:
-    """``host:port``, as log lines have it."""
-    return host_port(address[0], address[1])
-
-
-def end_orderly(sock: socket.socket) -> None:
-    """Close a connection so that the client sees its end, not a reset: read and drop what it sent already."""
-    try:
-        sock.shutdown(socket.SHUT_WR)
-        dropped = 0
-        while dropped < LINGER_BYTES and (data := sock.recv(1 << 16, socket.MSG_DONTWAIT)):
-            dropped += len(data)
-    except OSError:
-        pass
-    sock.close()
 
 
 class ClientConnection(Source):
@@ -240,7 +221,7 @@ class ClientConnection(Source):
     # --- requests
 
     def _may_read(self) -> bool:
-        return not (self._is_ending or self.is_away or self._output or self._exchange.is_held)
+        return not (self._is_ending or self.is_away or self._goes_on or self._output or self._exchange.is_held)
 
     def _receive(self) -> None:
         """Read what is there, once: others have their turn, too."""
@@ -261,11 +242,19 @@ class ClientConnection(Source):
 
     def _go_on(self) -> None:
         """Take requests as long as they may be taken, and send replies."""
-        exchange = self._exchange
+        exchange, left = self._exchange, MAX_REQUESTS
         while not (self.is_away or self._is_ending) and (request := exchange.next_request()) is not None:
+            if not left:
+                exchange.hold(request)
+                self._go_on_later()
+                break
+            left -= 1
             begun_ns = time.perf_counter_ns()
             api_key = request.api_key
             waits = self._waits or may_wait(api_key) or self._slow_apis.is_slow(api_key, self._loop.now_s)
+            if waits and exchange.is_waiting:
+                exchange.hold(request)  # the replies before it could not leave while this is away
+                break
             if (waits or self._replies >= MAX_HELD_REPLIES) and not self._flush():
                 exchange.hold(request)
                 break
@@ -297,7 +286,12 @@ class ClientConnection(Source):
         loop, exchange, memory = self._loop, self._exchange, self._memory
         may_read = self._may_read() and not memory.is_waiting
         memory.is_receiving = may_read and exchange.frames.pending > 0
-        loop.want(self, READ if may_read else WRITE if self._output else select.EPOLLRDHUP)
+        if may_read:
+            loop.want(self, READ)
+        elif self._output:
+            loop.want(self, WRITE)
+        else:  # a client may leave that has said all: what waits for memory or for its turn counts
+            loop.want(self, 0 if memory.is_waiting or self._goes_on else select.EPOLLRDHUP)
         due_s = self._heard_s + (self._max_idle_s if exchange.frames.is_trimmed else QUIET_S)
         if due_s <= loop.now_s:
             due_s = loop.now_s + QUIET_S  # it waits for something else
@@ -355,14 +349,14 @@ class ClientConnection(Source):
     # --- elsewhere
 
     def _go_away(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Do ``work`` in another thread; what it answers is called in the loop. Raises CloseConnection."""
+        """Do ``work`` in another thread; what it answers is called in the loop. Raises OSError."""
         self._memory.is_receiving = False
         self._loop.leave(self)
         try:
             self._threads.run(partial(self._work_away, work))
         except RuntimeError as error:
             self._loop.come_back(self)
-            raise CloseConnection(f"the broker has no thread for a request: {error}") from error
+            raise OSError(f"the broker has no thread for this client: {error}") from error
 
     def _work_away(self, work: Callable[[], Callable[[], None]]) -> None:
         try:
@@ -374,8 +368,6 @@ class ClientConnection(Source):
 
     def _answer_away(self, request: Request, begun_ns: int) -> Callable[[], None]:
         reply = answer(self.connection, request.frame, self._ports)
-        if not may_wait(request.api_key) and time.perf_counter_ns() - begun_ns > STUCK_S * 1e9:
-            self._slow_apis.note(request.api_key, time.monotonic())
         return partial(self._exchange.took, reply, request.api_key, begun_ns)
 
     def _warm_away(self) -> Callable[[], None]:

@@ -123,7 +123,7 @@ class EventLoop:
         self.now_s = time.monotonic()
         """The monotonic time of this pass."""
         self._lock = threading.Lock()
-        """For the change of threads."""
+        """For what two threads may do at a change of threads."""
         self._generation = 0
         """Of the thread that serves now; each takeover begins another."""
         self._at: tuple[Source, float] | None = None
@@ -173,9 +173,9 @@ class EventLoop:
 
     def add(self, source: Source, interest: int) -> None:
         """Look after it from now on."""
+        self._epoll.register(source.fileno(), interest)
         self._sources[source.fileno()] = source
         source.interest = interest
-        self._epoll.register(source.fileno(), interest)
 
     def remove(self, source: Source) -> None:
         """Forget it; its descriptor may be closed then."""
@@ -196,7 +196,8 @@ class EventLoop:
         if source.timer is None or due_s < source.timer.due_s:
             self._forget_time(source)
             source.timer = _Timer(due_s, source)
-            heapq.heappush(self._timers, (due_s, next(self._numbers), source.timer))
+            with self._lock:
+                heapq.heappush(self._timers, (due_s, next(self._numbers), source.timer))
 
     def _forget_time(self, source: Source) -> None:
         """What it was due at is stale; the heap must not fill with such."""
@@ -206,9 +207,10 @@ class EventLoop:
         timer.source = None
         self._stale += 1
         if self._stale > MOST_STALE + len(self._timers) // 2:
-            live = [timer for timer in self._timers if timer[2].source is not None]
-            heapq.heapify(live)
-            self._timers, self._stale = live, 0
+            with self._lock:  # a thread that is stuck may have something to push
+                live = [timer for timer in self._timers if timer[2].source is not None]
+                heapq.heapify(live)
+                self._timers, self._stale = live, 0
 
     def again(self, source: Source) -> None:
         """Have ``source.ready(0)`` called, to go on with something long, after others have had their turn."""
@@ -247,7 +249,8 @@ class EventLoop:
             if source is None:
                 self._silence_bell(descriptor)
             elif source.away:
-                self.want(source, _SILENT)
+                with contextlib.suppress(ValueError):  # what works for it has closed it just now
+                    self.want(source, _SILENT)
             else:
                 if events & select.EPOLLIN:
                     self.share_bytes = LEAST_SHARE_BYTES
@@ -272,13 +275,17 @@ class EventLoop:
         return True
 
     def _serve_again(self, generation: int) -> bool:
-        """One of those that go on with something long; then others may have come."""
-        if not self._again:
-            return True
-        source = self._again.popleft()
-        is_mine = bool(source.away) or self._serve(generation, source, partial(source.ready, 0))
+        """Those that go on with something long: for as long as the others took in this pass, and one at least."""
+        begun_s = time.monotonic()
+        until_s = 2 * begun_s - self.now_s
+        for _ in range(len(self._again)):
+            source = self._again.popleft()
+            if not source.away and not self._serve(generation, source, partial(source.ready, 0)):
+                return False
+            if time.monotonic() >= until_s:
+                break
         self.share_bytes = min(2 * self.share_bytes, MOST_SHARE_BYTES)
-        return is_mine
+        return True
 
     def _poll(self) -> None:
         timeout_s: float = -1

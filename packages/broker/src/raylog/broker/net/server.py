@@ -19,19 +19,16 @@ from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports
 from raylog.broker.net.acceptor import Acceptor
 from raylog.broker.net.admission import Admission, Refusals
-from raylog.broker.net.connection import Address, ClientConnection, address_text
+from raylog.broker.net.connection import ClientConnection
 from raylog.broker.net.loop import EventLoop, Source
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.slow_apis import SlowApis
+from raylog.broker.net.sockets import Address, address_text, listen
 from raylog.broker.net.threads import Threads
 from raylog.coordination.host.loops import Loops
 from raylog.protocol.settings import Settings
-from raylog.protocol.texts import host_port
 
 log = EventLog(__name__)
-
-BACKLOG = 4096
-"""Connections that the system holds for us: with fewer, a client of a storm waits a second to try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class SocketServer:
         bound = []
         try:
             for listener in self._listeners:
-                sock = _listen(listener)
+                sock = listen(listener.name, listener.host, listener.port)
                 self._sockets.append(sock)
                 bound.append(replace(listener, port=sock.getsockname()[1]))
         except OSError:
@@ -171,7 +168,8 @@ class SocketServer:
             return tuple(self._clients)
 
     def _accept_failed(self, listener: Listener, error: OSError) -> None:
-        log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
+        if count := self._refusals.count(f"accepting at {listener.name}", time.monotonic()):
+            log.warning("accepting failed", listener=listener.name, port=listener.port, count=count, reason=error)
 
     def _enter(self, loop: EventLoop, listener: Listener, sock: socket.socket, address: Address) -> None:
         refusal = self._admission.enter(address[0], sock.fileno())
@@ -245,19 +243,3 @@ class _Errand(Source):
         errand = cls(act)
         loop.wake(errand)
         return errand._done.wait(timeout_s)
-
-
-def _listen(listener: Listener) -> socket.socket:
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((listener.host, listener.port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise OSError(
-            error.errno,
-            f"listener {listener.name} cannot use {host_port(listener.host, listener.port)}: {error.strerror}",
-        ) from error
-    return sock
