@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from kit.machine import scaled
 from kit.stores import Counting
 from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
@@ -56,6 +57,8 @@ from raylog.protocol.ids import (
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
+    MonotonicMs,
+    Offset,
     PartitionIndex,
     ProducerId,
     TimestampMs,
@@ -91,7 +94,7 @@ MOST_WAIT_S = 120.0
 def sent(reply: Reply) -> bytes:
     """What a reply that has parts sends, waited for; its slices of files are given back."""
     if isinstance(reply, DelayedReply):
-        assert reply.wait(MOST_WAIT_S), "the reply waits still"
+        assert reply.wait(scaled(MOST_WAIT_S)), "the reply waits still"
         reply = reply.finish()
     assert reply is not None
     assert not isinstance(reply, bytes)
@@ -229,6 +232,17 @@ class Node:
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.table.get(TopicPartition(TopicName(topic), PartitionIndex(index)))
+
+    def follower_has(self, topic: str, offset: int, *, leader_epoch: int = 0) -> None:
+        """Broker 2 fetches at ``offset`` of the topic's first partition: it has all below."""
+        self.partition(topic).replica_fetched(
+            BrokerId(2),
+            BrokerEpoch(1),
+            Offset(offset),
+            Offset(0),
+            MonotonicMs(0),
+            leader_epoch=LeaderEpoch(leader_epoch),
+        )
 
     def create_topic(
         self,

@@ -26,7 +26,6 @@ from kit.wire import WireClient, fetch_request, produce_request, request
 from raylog.broker.net.acceptor import BURST
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.storage.disk.files import RealFileSystem
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.wire.primitives import ZERO_UUID
@@ -433,10 +432,7 @@ def test_a_reply_does_not_wait_for_a_sync_behind_it(tmp_path: Path) -> None:
                 + produce_request("synced", batch(b"x"), correlation_id=2)
             )
             wait_until(lambda: node.produces.waiting == 1, WAIT_S, "the first waits for the other replica")
-            partition = node.partition("replicated")
-            partition.replica_fetched(
-                BrokerId(2), BrokerEpoch(1), Offset(1), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
-            )
+            node.follower_has("replicated", 1)
             assert struct.unpack(">i", client.receive()[:4])[0] == 1
             assert disk.met.wait(WAIT_S)
             disk.gate.set()

@@ -31,7 +31,6 @@ from kit.wire import WireClient, produce_request
 from raylog.broker.net.request_memory import STALL_S
 from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.wire.produce import parse_produce_response
 
@@ -261,16 +260,9 @@ def test_large_produce_that_waits_for_replicas_is_not_cut_off(tmp_path: Path) ->
                 assert other.produce("t", batch).topics[0].partitions[0].error_code == 0
                 wait_until(lambda: server._memory.used < 1 << 20, 10, "idle connections give their memory back")
             assert server.connection_count == 2
-            follower_has_all(node)
+            node.follower_has("replicated", 1)
             _, response = parse_produce_response(9, waiting.receive())
             assert response.topics[0].partitions[0].error_code == 0
-
-
-def follower_has_all(node: Node) -> None:
-    partition = node.partition("replicated")
-    partition.replica_fetched(
-        BrokerId(2), BrokerEpoch(1), partition.log_end_offset, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
-    )
 
 
 def test_max_connections_is_altered_without_a_restart(tmp_path: Path) -> None:

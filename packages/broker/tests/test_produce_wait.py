@@ -13,7 +13,7 @@ from kit.waiting import wait_until
 from kit.wire import produce_request
 from raylog.broker.handlers.context import DelayedReply
 from raylog.coordination.metadata.model import BrokerInfo, Endpoint
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.ids import BrokerEpoch, BrokerId
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.wire.produce import ProducedPartition, ProduceResponse, parse_produce_response
 
@@ -46,18 +46,12 @@ def finished(reply: DelayedReply) -> ProducedPartition:
     return partition
 
 
-def follower_has(node: Node, offset: int) -> None:
-    node.partition("t").replica_fetched(
-        FOLLOWER, BrokerEpoch(1), Offset(offset), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(3)
-    )
-
-
 def test_produce_waits_until_the_follower_has_the_last_record(node: Node) -> None:
     reply = produce(node)
     assert not reply.is_over()
-    follower_has(node, 1)
+    node.follower_has("t", 1, leader_epoch=3)
     assert not reply.is_over()
-    follower_has(node, 2)
+    node.follower_has("t", 2, leader_epoch=3)
     assert reply.is_over()
     assert reply.wait(0)
     produced = finished(reply)
@@ -80,7 +74,7 @@ def test_produce_whose_client_left_is_not_waited_for(node: Node) -> None:
 
 def test_committed_produce_without_lease_is_not_acknowledged(node: Node) -> None:
     reply = produce(node)
-    follower_has(node, 2)
+    node.follower_has("t", 2, leader_epoch=3)
     assert reply.is_over()
     node.lease_held = False
     assert finished(reply).error_code == ErrorCode.not_leader_or_follower
