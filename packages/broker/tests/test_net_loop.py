@@ -179,6 +179,34 @@ def test_one_after_the_other_may_be_stuck(loop: EventLoop, source: Told, other: 
         third.close()
 
 
+def test_the_next_may_be_stuck_before_the_takeover_is_over(
+    loop: EventLoop, source: Told, other: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes over runs before the watcher does anything else."""
+    free = threading.Event()
+    source.on_ready = other.on_ready = lambda: free.wait(WAIT_S * 10)
+    begin = loop._start_thread
+
+    def begin_and_be_stuck() -> None:
+        monkeypatch.undo()
+        begin()
+        wait_until(lambda: other.got, WAIT_S, "the other is served")
+
+    monkeypatch.setattr(loop, "_start_thread", begin_and_be_stuck)
+    source.theirs.send(b"x")
+    wait_until(lambda: source.got, WAIT_S, "it is served")
+    other.theirs.send(b"x")
+    third = Told(loop)
+    loop.add(third, select.EPOLLIN)
+    try:
+        says(third, b"served")
+    finally:
+        free.set()
+        wait_until(lambda: not (source.is_away or other.is_away), WAIT_S, "both have come back")
+        loop.remove(third)
+        third.close()
+
+
 def test_a_source_that_fails_ends_nothing(loops: Loops, loop: EventLoop, source: Told, other: Told) -> None:
     def fail() -> None:
         raise ValueError("a defect")

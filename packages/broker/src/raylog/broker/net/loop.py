@@ -350,14 +350,14 @@ class EventLoop:
             if self._at is not at:
                 return
             self._generation += 1
+            at[0].away += 1
+            self._at = None  # before the thread begins, which says there what it serves
             try:
                 self._start_thread()
-            except (
-                BaseException
-            ):  # no more threads, say: whoever is stuck goes on serving, or the next look tries again
+            except BaseException:  # no more threads, say: the one that is stuck goes on, or the next look tries again
                 self._generation -= 1
+                at[0].away -= 1
+                self._at = at
                 raise
-            self._at = None
-            at[0].away += 1
         at[0].stuck()
         log.warning("a connection kept the loop, which goes on without it", client=str(at[0]))
