@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
@@ -83,11 +83,11 @@ def test_a_producer_asks_no_more_for_what_it_sends_to_no_more(asked: Asked) -> N
     config = {
         "metadata_max_age_ms": AGE_MS,
         "metadata_max_idle_ms": 5_000,
-        "delivery_timeout_ms": 500,
+        "delivery_timeout_ms": scaled_ms(500),
         "client_id": SEEN,
     }
     with (
-        Producer(asked.servers, linger_ms=0, request_timeout_ms=400, **config) as producer,
+        Producer(asked.servers, linger_ms=0, request_timeout_ms=scaled_ms(400), **config) as producer,
         Admin(asked.servers) as admin,
     ):
         producer.send("gone", b"1").result(scaled(20))

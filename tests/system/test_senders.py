@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
-from kit.machine import scaled
+from kit.machine import scaled, scaled_ms
 from kit.proxied import proxied
 from kit.proxy import Fate, FrameProxy
 from kit.reading import all_records
@@ -259,7 +259,7 @@ def test_record_that_no_split_fits_fails_alone_and_is_named(world: World, sender
 @pytest.mark.parametrize("sender", SENDERS)
 def test_broker_that_stays_silent_is_named_and_sender_goes_on(world: World, sender: str, side: str) -> None:
     topic, other = world.topic(), world.topic()
-    settings = {"delivery_timeout_ms": 700, "request_timeout_ms": 300}
+    settings = {"delivery_timeout_ms": scaled_ms(700), "request_timeout_ms": scaled_ms(300)}
     with SENDERS[sender](world, world.servers, **settings) as send:
         send(other, [b"before"])
         Losses(side, PRODUCE, Fate.DROP, count=1 << 30).arm(world.proxy)
