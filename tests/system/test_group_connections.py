@@ -169,3 +169,23 @@ def test_who_leaves_its_connection_while_it_waits_frees_its_thread(node: Node, a
         wait_until(lambda: server.connections() == {"PLAINTEXT": 1}, WAIT_S, "its connection is closed")
         again = join(first, member_id=leader.member_id)
         assert newcomer.member_id in {member.member_id for member in again.members}  # until its session ends
+
+
+def test_who_leaves_its_group_and_its_connection_while_it_joins_is_no_member(
+    node: Node, address: tuple[str, int]
+) -> None:
+    """As librdkafka's consumer that is closed: nobody would answer for it until its session ended."""
+    with WireClient(address) as first:
+        leader = join(first)
+        with WireClient(address) as second:
+            newcomer = second.ask(JOIN, 9, **wishes())
+            leaves = request(LEAVE, 4, group_id=GROUP, members=[{"member_id": newcomer.member_id}])
+            second.send(request(JOIN, 9, **wishes(newcomer.member_id)) + leaves)
+            wait_until(lambda: node.groups.describe(GROUP).state == "PreparingRebalance", WAIT_S, "it waits")
+        again = join(first, member_id=leader.member_id)
+        assert newcomer.member_id in {member.member_id for member in again.members}
+        wait_until(
+            lambda: [member.member_id for member in node.groups.describe(GROUP).members] == [leader.member_id],
+            WAIT_S,
+            "it has left",
+        )

@@ -179,7 +179,7 @@ class ClientConnection(Source):
             self._receive()
         elif events & GONE:
             raise OSError(self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "the client has gone")
-        elif events & select.EPOLLRDHUP and not self._output:
+        elif events & select.EPOLLRDHUP and not (self._output or self._has_more):
             self._is_ending = True  # nobody waits for what is delayed
         self._go_on()
 
@@ -222,6 +222,13 @@ class ClientConnection(Source):
 
     def _may_read(self) -> bool:
         return not (self._is_ending or self.is_away or self._goes_on or self._output or self._exchange.is_held)
+
+    @property
+    def _has_more(self) -> bool:
+        """What came waits for memory or for its turn. It counts, also when its client has left meanwhile: a member of a
+        group that closes while it joins says behind that that it leaves.
+        """
+        return self._memory.is_waiting or self._goes_on or self._exchange.is_held
 
     def _receive(self) -> None:
         """Read what is there, once: others have their turn, too."""
@@ -290,8 +297,8 @@ class ClientConnection(Source):
             loop.want(self, READ)
         elif self._output:
             loop.want(self, WRITE)
-        else:  # a client may leave that has said all: what waits for memory or for its turn counts
-            loop.want(self, 0 if memory.is_waiting or self._goes_on else select.EPOLLRDHUP)
+        else:
+            loop.want(self, 0 if self._has_more else select.EPOLLRDHUP)
         due_s = self._heard_s + (self._max_idle_s if exchange.frames.is_trimmed else QUIET_S)
         if due_s <= loop.now_s:
             due_s = loop.now_s + QUIET_S  # it waits for something else
