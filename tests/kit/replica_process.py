@@ -7,6 +7,7 @@ for the kind, a length of four bytes, the payload; the answer is its length and 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -30,6 +31,8 @@ from raylog.protocol.ids import BrokerId
 CALL_TIMEOUT_S = 5.0
 RETRY_S = 0.1
 CONTROL, PROPOSE = b"c", b"p"
+STACKS = signal.SIGUSR1
+"""Has it write to its log where each of its threads is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ def run(root: Path, broker_id: int) -> None:
     settings = BROKER_SETTINGS.settings({**orders.config, **own})
     fs: FileSystem = NotingFileSystem(syncs_file(root, broker_id)) if orders.notes_syncs else RealFileSystem()
     stopping = threading.Event()
+    faulthandler.register(STACKS, all_threads=True)
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     server = ControlServer(orders.host)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

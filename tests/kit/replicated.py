@@ -27,7 +27,7 @@ from kit.cluster import KEEPS
 from kit.machine import scaled, scaled_ms
 from kit.namespaces import Network
 from kit.opened import Opened
-from kit.replica_process import Orders
+from kit.replica_process import STACKS, Orders
 from kit.waiting import wait_until
 from raylog.client.admin import Admin
 from raylog.coordination.metadata import paths
@@ -186,6 +186,10 @@ class ReplicatedCluster(Opened):
         process.terminate()
         try:
             process.wait(scaled(WAIT_S))
+        except subprocess.TimeoutExpired:
+            process.send_signal(STACKS)
+            time.sleep(1)
+            raise
         finally:
             process.kill()
             process.wait()

@@ -181,7 +181,8 @@ class EventLoop:
         """Forget it; its descriptor may be closed then."""
         descriptor = source.fileno()
         if self._sources.pop(descriptor, None) is source:
-            self._forget_time(source)
+            with self._lock:
+                self._forget_time(source)
             with contextlib.suppress(OSError):
                 self._epoll.unregister(descriptor)
 
@@ -193,24 +194,24 @@ class EventLoop:
 
     def look_at(self, source: Source, due_s: float) -> None:
         """Have ``source.woken`` called at that monotonic time, if not earlier; then ask again."""
-        if source.timer is None or due_s < source.timer.due_s:
-            self._forget_time(source)
-            source.timer = _Timer(due_s, source)
-            with self._lock:
+        timer = source.timer
+        if timer is None or due_s < timer.due_s:
+            with self._lock:  # a thread that is stuck has times, too
+                self._forget_time(source)
+                source.timer = _Timer(due_s, source)
                 heapq.heappush(self._timers, (due_s, next(self._numbers), source.timer))
 
     def _forget_time(self, source: Source) -> None:
-        """What it was due at is stale; the heap must not fill with such."""
+        """What it was due at is stale; the heap must not fill with such. With the lock."""
         timer, source.timer = source.timer, None
         if timer is None:
             return
         timer.source = None
         self._stale += 1
         if self._stale > MOST_STALE + len(self._timers) // 2:
-            with self._lock:  # a thread that is stuck may have something to push
-                live = [timer for timer in self._timers if timer[2].source is not None]
-                heapq.heapify(live)
-                self._timers, self._stale = live, 0
+            live = [timer for timer in self._timers if timer[2].source is not None]
+            heapq.heapify(live)
+            self._timers, self._stale = live, 0
 
     def again(self, source: Source) -> None:
         """Have ``source.ready(0)`` called, to go on with something long, after others have had their turn."""
@@ -289,8 +290,8 @@ class EventLoop:
 
     def _poll(self) -> None:
         timeout_s: float = -1
-        if self._timers:
-            timeout_s = max(self._timers[0][0] - time.monotonic(), 0)
+        if timers := self._timers:
+            timeout_s = max(timers[0][0] - time.monotonic(), 0)
         self._is_polling = True
         if self._woken or self._back or self._again or self._events:
             timeout_s = 0
@@ -301,15 +302,20 @@ class EventLoop:
         self.now_s = time.monotonic()
 
     def _serve_due(self, generation: int) -> bool:
-        while self._timers and self._timers[0][0] <= self.now_s:
-            source = heapq.heappop(self._timers)[2].source
-            if source is None:
-                self._stale -= 1
-                continue
-            source.timer = None
+        while (source := self._take_due()) is not None:
             if not source.away and not self._serve(generation, source, source.woken):
                 return False
         return True
+
+    def _take_due(self) -> Source | None:
+        with self._lock:
+            while self._timers and self._timers[0][0] <= self.now_s:
+                source = heapq.heappop(self._timers)[2].source
+                if source is not None:
+                    source.timer = None
+                    return source
+                self._stale -= 1
+        return None
 
     def _serve(self, generation: int, source: Source, act: Callable[[], None]) -> bool:
         """Let ``source`` act; False when another thread took over meanwhile."""
