@@ -11,6 +11,8 @@ again with that seed and nothing beside it:
   the next change lands (``make check`` looks): its cause is found, in the test or in the product. :data:`MOST_FLAKES`
   of them in one run fail it.
 
+Tests for which one fixture could not be set up are repeated together and count as one, the first of them.
+
 The last lines also tell what each of them said, beside the others and alone. The exit code is 0 when no test has
 failed twice and there are fewer flakes than that.
 """
@@ -42,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 FLAKES = Path("tests/flakes.txt")
 MOST_FLAKES = 3
 MOST_REPEATED = 10
-"""Where more tests fail, something is broken, and to run them alone tells nothing."""
+"""Where more fails, something is broken, and to run them alone tells nothing."""
 TESTS_FAILED = 1
 """pytest's exit code for that; all others but 0 mean that it could not run."""
 NICE_STEP = 1.25
@@ -91,6 +93,8 @@ class Outcome:
     """Tests, by pytest's names."""
     said: dict[str, list[str]] = field(default_factory=dict)
     """The last lines of their errors."""
+    not_set_up: set[str] = field(default_factory=set)
+    """Those that did not begin, or were not cleaned up after, for the failure of a fixture."""
     broken: list[str] = field(default_factory=list)
     """What kept pytest from running."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -138,6 +142,7 @@ def run_lane(runs: Sequence[Run], outcome: Outcome, caches: Path, root: Path) ->
         outcome.computed[run.name] = ended.computed
         outcome.failed += failed_tests(cache)
         outcome.said |= errors(report)
+        outcome.not_set_up |= errors(report, "error").keys()
         if report.exists():
             outcome.files += seconds_by_file(report)
         if ended.code not in (0, TESTS_FAILED):
@@ -185,13 +190,15 @@ def seconds_by_file(report: Path) -> Counter[str]:
     return Counter({file: ceil(milliseconds / 1_000) for file, milliseconds in found.items()})
 
 
-def errors(report: Path) -> dict[str, list[str]]:
-    """The last lines of what each failed test said, by pytest's name, as far as a JUnit report tells it."""
+def errors(report: Path, *kinds: str) -> dict[str, list[str]]:
+    """The last lines of what each failed test said, by pytest's name, as far as a JUnit report tells it. ``kinds``:
+    "failure" of tests, "error" of fixtures; both by default.
+    """
     if not report.exists():
         return {}
     found: dict[str, list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        for error in (*case.iter("failure"), *case.iter("error")):
+        for error in (error for kind in kinds or ("failure", "error") for error in case.iter(kind)):
             found.setdefault(_pytest_name(case), []).extend(last_lines((error.text or "").splitlines()))
     return found
 
@@ -222,19 +229,29 @@ def write_seconds(files: Counter[str], path: Path) -> None:
     path.write_text("".join([title, *lines]))
 
 
+def failures(outcome: Outcome) -> list[list[str]]:
+    """The tests that failed, each by itself, but those of a file for which the same fixture failed together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for test in outcome.failed:
+        fixture = "\n".join(outcome.said[test]) if test in outcome.not_set_up else test
+        found.setdefault((test.partition("::")[0], fixture), []).append(test)
+    return list(found.values())
+
+
 def repeat_alone(outcome: Outcome, root: Path) -> tuple[dict[str, list[str]], list[str]]:
     """Those that fail again, with what they say then, and the flakes."""
     again: dict[str, list[str]] = {}
     flakes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="raylog-tests-") as reports:
-        for number, test in enumerate(outcome.failed):
+        for number, tests in enumerate(failures(outcome)):
             report = Path(reports) / f"{number}.xml"
-            command = [*pytest_command(outcome.seed, report), "-p", "no:cacheprovider", test]
+            command = [*pytest_command(outcome.seed, report), "-p", "no:cacheprovider", *tests]
             ended = run_named("alone", command, root)
             if ended.code:
-                again[test] = errors(report).get(test) or ended.last
+                said = errors(report)
+                again |= {test: said.get(test) or ended.last for test in tests if test in said or not said}
             else:
-                flakes.append(test)
+                flakes.append(tests[0])
     return again, flakes
 
 
@@ -266,7 +283,7 @@ def report(outcome: Outcome, root: Path) -> int:
     """Run once more alone what failed, and tell; the exit code."""
     again: dict[str, list[str]] = {test: [] for test in outcome.failed}
     flakes: list[str] = []
-    if len(outcome.failed) <= MOST_REPEATED:
+    if len(failures(outcome)) <= MOST_REPEATED:
         again, flakes = repeat_alone(outcome, root)
     took = ", ".join(
         f"{name} {seconds / 60:.1f} ({outcome.computed[name]:.0f} s of processor time)"

@@ -20,6 +20,20 @@ def test_{name}():
         mark.touch()
         assert False
 """
+NOT_SET_UP_ONCE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def fixture_{name}():
+    from pathlib import Path
+    mark = Path("{name}")
+    if not mark.exists():
+        mark.touch()
+        assert False
+
+@pytest.mark.parametrize("number", range(20))
+def test_{name}(fixture_{name}, number): pass
+"""
 PASSES = "def test_{name}(): pass\n"
 SAYS_SEED_AND_SLOWNESS = """
 class TestThose:
@@ -46,10 +60,11 @@ SEED = 4711
         ([FAILS_ONCE] * MOST_FLAKES, 1, MOST_FLAKES, 1),
         ([FAILS, FAILS_ONCE], 1, 1, 2),
         ([FAILS_ONCE] * (MOST_REPEATED + 1), 1, 0, 1),
+        ([NOT_SET_UP_ONCE, FAILS_ONCE], 0, 2, 1),
         (["nothing("], 1, 0, 2),
         ([""], 1, 0, 1),
     ],
-    ids=["pass", "flakes", "too-many-flakes", "fail", "not-repeated", "no-python", "no-test"],
+    ids=["pass", "flakes", "too-many-flakes", "fail", "not-repeated", "no-fixture", "no-python", "no-test"],
 )
 def test_suite_repeats_what_failed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], tests: list[str], code: int, flakes: int, processes: int
