@@ -30,6 +30,7 @@ from raylog.protocol.ids import BrokerId
 
 CALL_TIMEOUT_S = 5.0
 RETRY_S = 0.1
+LOOK_S = 1.0
 CONTROL, PROPOSE = b"c", b"p"
 STACKS = signal.SIGUSR1
 """Has it write to its log where each of its threads is."""
@@ -237,7 +238,8 @@ def run(root: Path, broker_id: int) -> None:
             stopping.wait(RETRY_S)
         else:
             _say(serves_file(root, broker_id), broker.address)
-            stopping.wait()
+            while not stopping.wait(LOOK_S):  # a signal that another thread takes does not wake this one
+                pass
             broker.stop()
 
 

@@ -76,9 +76,10 @@ def jvms(head: RayInfo) -> set[ProcessRef]:
 
 def left_behind(head: RayInfo) -> list[str]:
     """Directories that sessions on this cluster make, here and in Ray's."""
-    [cluster] = Path(head.temp_dir).glob("session_2*")
-    name = cluster.name.removeprefix("session_")
-    places = [*Path(tempfile.gettempdir()).glob(f"raylog-spark-{name}-*"), *cluster.glob("app-*")]
+    places: list[Path] = []
+    for cluster in Path(head.temp_dir).glob("session_2*"):  # of each time that Ray had to be started again
+        name = cluster.name.removeprefix("session_")
+        places += [*Path(tempfile.gettempdir()).glob(f"raylog-spark-{name}-*"), *cluster.glob("app-*")]
     return sorted(str(place) for place in places)
 
 

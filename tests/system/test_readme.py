@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kit.cli import RunningCluster
+from kit.machine import scaled
 
 pytestmark = pytest.mark.system
 
@@ -30,7 +31,9 @@ def run(cluster: RunningCluster, *command: str, timeout_s: float = 120) -> str:
         "RAYLOG_HOME": str(cluster.home),
         "PATH": f"{BIN}:{os.environ['PATH']}",
     }
-    done = subprocess.run(command, env=environment, cwd=cluster.home, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        command, env=environment, cwd=cluster.home, capture_output=True, text=True, timeout=scaled(timeout_s)
+    )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
 
 from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
@@ -86,6 +87,37 @@ def test_ending_session_of_living_process_is_tried_again(zookeeper: EmbeddedZooK
         left = living.session
         other.end_session(left)
         assert other.kicks == 0
+        wait_until(lambda: living.session != left, WAIT_S, "it has another session")
+
+
+class DroppedOnce(ZkStore):
+    """The session's process has connected again before the first client is to end its session."""
+
+    drops = 1
+
+    def _new_client(self, session: Session | None = None) -> Any:
+        client = super()._new_client(session)
+        if session is not None and self.drops:
+            self.drops -= 1
+            start, dropped = client.start, threading.Event()
+            client.add_listener(lambda state: dropped.set() if state == KazooState.SUSPENDED else None)
+
+            def start_and_be_dropped(timeout: float) -> None:
+                start(timeout)
+                assert dropped.wait(scaled(WAIT_S))
+
+            client.start = start_and_be_dropped
+        return client
+
+
+def test_session_is_over_when_it_is_not_found(zookeeper: EmbeddedZooKeeper) -> None:
+    with (
+        ZkStore(zookeeper.address, session_timeout_ms=scaled_ms(10_000)) as living,
+        DroppedOnce(zookeeper.address) as other,
+    ):
+        left = living.session
+        other.end_session(left)
+        assert other.drops == 0
         wait_until(lambda: living.session != left, WAIT_S, "it has another session")
 
 

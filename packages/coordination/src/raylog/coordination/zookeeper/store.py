@@ -234,19 +234,21 @@ class ZkStore:
             self.delete(path)
 
     def end_session(self, session: Session) -> None:
-        # Where the session's process lives, it connects again at once, and ZooKeeper drops this connection then, which
-        # kazoo calls a timeout: whichever of both is quicker is chance.
+        # Where the session's process lives, it connects again at once, and ZooKeeper drops this connection then, before
+        # it is asked to end the session or after: whichever is quicker is chance. So it is over when it is not found.
         deadline = monotonic_ms() + self._connect_timeout_s * 1_000
         while True:
             client = self._new_client(session)
             try:
                 client.start(timeout=max(0.0, (deadline - monotonic_ms()) / 1_000))
-                return
+                found = client.client_id  # None when it was dropped meanwhile
+                if found is not None and found[0] != session.id:
+                    return
             except KazooTimeoutError as error:
                 if monotonic_ms() >= deadline:
                     raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer") from error
             finally:
-                client.stop()  # which ends the session
+                client.stop()  # which ends the session, if it still has it
                 client.close()
 
     # --- requests
