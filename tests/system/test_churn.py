@@ -1,4 +1,4 @@
-"""Everything at once, for two minutes: clients of all kinds beside deletion, moves and kills. See ``kit.churn``.
+"""Everything at once, for a minute (at night for two): clients of all kinds beside deletion, moves, kills. See kit.churn.
 
 RAYLOG_CHURN_S=n makes it n seconds long, SEED=n chooses other actions; ``make churn SECONDS=1800`` is the long run.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from kit.churn.run import churn
+from kit.forms import NIGHTLY
 from kit.history_checker import Verdict
 
-SECONDS = float(os.environ.get("RAYLOG_CHURN_S", "120"))
+SECONDS = float(os.environ.get("RAYLOG_CHURN_S", "120" if NIGHTLY else "60"))
 SEED = int(os.environ.get("SEED", "1"))
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900 + 2 * SECONDS)]

@@ -24,6 +24,7 @@ import ray
 from ray import cloudpickle
 
 from kit.cli import RunningCluster
+from kit.forms import some
 from kit.machine import scaled
 from kit.waiting import wait_until
 from raylog.client import ActorGroup, Cluster, Producer, connect, group
@@ -168,7 +169,7 @@ def test_sums_are_exact_while_members_join_leave_and_are_killed(
             three = wait_shared(consumers, 2, 2, 2)
             assert sum(two[partition] != three[partition] for partition in range(PARTITIONS)) == 2
             seconds = []
-            for index in range(3):
+            for index in some(range(3), 3):
                 killed = consumers.status().members[index]
                 seconds.append(seconds_to_take_over(three_brokers, consumers.name, topic, killed))
                 wait_until(partial(is_another, consumers, index, killed.pid), WAIT_S, "Ray has started it again")
@@ -221,7 +222,7 @@ def test_killed_static_actor_is_started_again_with_its_partitions(cluster: Clust
         members = described.members
         assert sorted(str(member.group_instance_id) for member in members) == ["one-0", "one-1", "other-0"]
         of_others = others.status().owners
-        for index in range(2):
+        for index in some(range(2), 2):
             killed, had = consumers.status().members[index], consumers.status().owners
             begun = time.monotonic()
             os.kill(killed.pid, signal.SIGKILL)

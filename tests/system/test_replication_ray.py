@@ -15,6 +15,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from kit.cli import RunningCluster
+from kit.forms import some
 from kit.history_checker import Verdict
 from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
@@ -132,19 +133,19 @@ def checked(what: str, load: Workload, seconds: list[float], tmp_path: Path) -> 
 
 
 def test_killed_actors_lose_nothing(cluster: RunningCluster, admin: Admin, tmp_path: Path) -> None:
-    """One of them is the controller, and each leads a partition or follows."""
+    """Each leads a partition and follows. At night all are killed, the controller among them."""
     found = brokers(cluster)
     assert len({broker["node"] for broker in found.values()}) == BROKERS
     seconds = []
     with load_on(cluster, admin, "actors") as load:
         load.wait_acked_everywhere()
-        for place in range(BROKERS):
+        for place in some(range(BROKERS), 2):
             killed = time.monotonic()
             os.kill(brokers(cluster)[place]["pid"], signal.SIGKILL)
             seconds.append(seconds_to_ack(load, killed))
             wait_serving(cluster)
             wait_in_sync(admin, "actors")
-    checked(f"kill -9 of each of {BROKERS} broker actors on Ray nodes of their own", load, seconds, tmp_path)
+    checked(f"kill -9 of {len(seconds)} of {BROKERS} broker actors on Ray nodes of their own", load, seconds, tmp_path)
 
 
 def test_killed_raylets_lose_nothing(cluster: RunningCluster, nodes: Nodes, admin: Admin, tmp_path: Path) -> None:
@@ -152,11 +153,11 @@ def test_killed_raylets_lose_nothing(cluster: RunningCluster, nodes: Nodes, admi
     seconds = []
     with load_on(cluster, admin, "raylets") as load:
         load.wait_acked_everywhere()
-        for place in range(1, BROKERS):
+        for place in some(range(1, BROKERS), 2):
             killed = time.monotonic()
             nodes.kill(place)
             seconds.append(seconds_to_ack(load, killed))
             nodes.add(place)
             wait_serving(cluster)
             wait_in_sync(admin, "raylets")
-    checked(f"kill -9 of {BROKERS - 1} raylets, one after the other", load, seconds, tmp_path)
+    checked(f"kill -9 of {len(seconds)} raylets, one after the other", load, seconds, tmp_path)
