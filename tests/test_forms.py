@@ -22,5 +22,13 @@ def test_parameters_depend_on_the_seed_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert found == set(range(5)), "each part has its turn"
 
 
+def test_parameters_differ_by_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setenv(SEED, "1")
+    found = [begin(5, of=str(number)) for number in range(50)]
+    assert set(found) == set(range(5)), "in one run too, each part has its turn"
+    assert [begin(5, of=str(number)) for number in range(50)] == found
+
+
 def test_parts_within_a_test_differ() -> None:
     assert {begin(5) for _ in range(100)} == set(range(5))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.forms import some
 from kit.group_members import make_topic
 from kit.stores import OpenStore
 from kit.zookeeper import running_zookeeper
@@ -24,7 +25,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
         yield server
 
 
-@pytest.fixture(params=["memory", "zookeeper", "zookeeper-chroot"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """For a change, each test has ZooKeeper's root or a place below it, by the run's seed and its name."""
+    if "open_store" in metafunc.fixturenames:
+        roots = some(["zookeeper", "zookeeper-chroot"], 2, of=metafunc.function.__name__)
+        metafunc.parametrize("open_store", ["memory", *roots], indirect=True)
+
+
+@pytest.fixture
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
     """Opens further clients of one tree, empty at the start of the test."""
     opened: list[MetadataStore] = []

@@ -1,6 +1,7 @@
-"""Everything at once, for a minute (at night for two): clients of all kinds beside deletion, moves, kills. See kit.churn.
+"""Everything at once: clients of all kinds beside deletion, moves and kills. See ``kit.churn``.
 
-RAYLOG_CHURN_S=n makes it n seconds long, SEED=n chooses other actions; ``make churn SECONDS=1800`` is the long run.
+A minute long, and two at night; RAYLOG_CHURN_S=n makes it n seconds long, SEED=n chooses other actions; ``make churn
+SECONDS=1800`` is the long run.
 """
 
 from __future__ import annotations

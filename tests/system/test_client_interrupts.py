@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.forms import NIGHTLY, begin
 from kit.interrupts import Interrupt, struck
 from kit.machine import scaled
 from kit.waiting import wait_until
@@ -23,7 +24,9 @@ from raylog.client.fetch import epoch_checks, fetch_session, fetch_state, fetche
 from raylog.client.network import connection, network, pool
 from raylog.client.producer import Producer
 
-STRIKES = 40
+STRIKES = 40 if NIGHTLY else 20
+EACH = 1 if NIGHTLY else 3
+"""Of the lines, each so many'th is interrupted."""
 MODULES = (connection, epoch_checks, fetch_session, fetcher, network, offset_searches, pool)
 
 
@@ -38,7 +41,7 @@ def test_interrupt_in_any_line_of_an_exchange_loses_nothing(tmp_path: Path) -> N
             def read(timeout_ms: float = 500) -> None:
                 found.extend(record.offset for records in consumer.poll(timeout_ms).values() for record in records)
 
-            interrupts, sent = 0, 0
+            interrupts, sent = begin(EACH), 0
             while True:
                 producer.send("t", b"v")
                 producer.flush()
@@ -48,9 +51,9 @@ def test_interrupt_in_any_line_of_an_exchange_loses_nothing(tmp_path: Path) -> N
                         read(5_000)
                     break
                 except KeyboardInterrupt:
-                    interrupts += 1
+                    interrupts += EACH
                 wait_until(lambda: read() or len(found) >= sent, 20, f"record {sent} came")  # noqa: B023
-                assert found == list(range(sent)), f"interrupted at line {interrupts - 1}"
+                assert found == list(range(sent)), f"interrupted at line {interrupts - EACH}"
     assert found == list(range(sent))
     assert interrupts > 100
 
@@ -78,16 +81,16 @@ def iterated_to_end(consumer: Consumer) -> Iterable[int]:
 @pytest.mark.parametrize("read", [polled, batches, columns, iterated, iterated_to_end])
 def test_seek_in_any_line_of_a_call_holds(read: Callable[[Consumer], Iterable[int]], tmp_path: Path) -> None:
     """By a signal handler, or another thread: nothing that was read before it moves the position."""
-    count = 6
+    records = 6
     with InProcessCluster(tmp_path) as cluster:
         cluster.create_topic("t")
         servers = cluster.bootstrap_servers
         with Producer(servers) as producer:
             for _ in range(3):
-                producer.send_batch("t", [b"v"] * (count // 3)).result(scaled(20))
+                producer.send_batch("t", [b"v"] * (records // 3)).result(scaled(20))
         with Consumer(servers, ["t"], fetch_max_wait_ms=50, max_partition_fetch_bytes=100) as consumer:
             seeks: list[int] = []
-            for nth in range(10_000):
+            for nth in count(begin(EACH), EACH):
                 found: list[int] = []
                 consumer.seek("t", 0, 0)
                 wait_until(lambda: found.extend(read(consumer)) or found, 20, "the first records")  # noqa: B023
@@ -100,10 +103,10 @@ def test_seek_in_any_line_of_a_call_holds(read: Callable[[Consumer], Iterable[in
                     found.extend(read(consumer))
                 if nth not in seeks:
                     break
-                wait_until(lambda: found.extend(read(consumer)) or found[-1:] == [count - 1], 20, "the end")  # noqa: B023
-                before, after = found[:-count], found[-count:]
-                assert (before, after) == (list(range(len(before))), list(range(count))), f"at line {nth}"
-    assert len(seeks) > 50
+                wait_until(lambda: found.extend(read(consumer)) or found[-1:] == [records - 1], 20, "the end")  # noqa: B023
+                before, after = found[:-records], found[-records:]
+                assert (before, after) == (list(range(len(before))), list(range(records))), f"at line {nth}"
+    assert len(seeks) * EACH > 50
 
 
 @pytest.mark.parametrize("rows", [None, [b"v"]], ids=["record", "columns"])
@@ -113,7 +116,7 @@ def test_record_behind_an_interrupted_one_is_sent(tmp_path: Path, rows: list[byt
         cluster.create_topic("t")
         with Producer(cluster.bootstrap_servers) as producer:
             producer.send("t", b"first").result(scaled(20))
-            for nth in count():
+            for nth in count(begin(EACH), EACH):
                 with suppress(KeyboardInterrupt), Interrupt(nth, producer_core) as interrupt:
                     producer.send("t", b"v") if rows is None else producer.send_batch("t", rows)
                 producer.send("t", b"behind it").result(scaled(20))

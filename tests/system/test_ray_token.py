@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.cli import RunningCluster
+from kit.forms import some
 from kit.machine import scaled
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
@@ -35,7 +36,7 @@ def test_only_the_owner_can_read_the_token(three_brokers: RunningCluster) -> Non
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a guess"}]
+    "settings", some([{}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a guess"}], 3)
 )
 def test_a_driver_without_the_token_is_refused(
     three_brokers: RunningCluster, tmp_path: Path, settings: dict[str, str]
