@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,16 +48,20 @@ def quick_java() -> Iterator[None]:
 
 
 def class_archive() -> Path:
-    """Where classes of Spark's driver are kept, loaded and checked, for this Java and this environment's Spark.
+    """Where classes of Spark's driver are kept, loaded and checked, for this Java and this environment's Spark."""
+    return archive_of("spark", sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")))
+
+
+def archive_of(program: str, jars: Sequence[Path]) -> Path:
+    """Where the classes of a program of these jars are kept for this Java.
 
     The JVM looks itself whether the jars are the same, and goes without an archive that does not fit. ``RAYLOG_JARS``
     is the directory, as for jars from Maven.
     """
     java = find_java().executable.resolve()
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
     known = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in (java, *jars)]
     name = hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
-    return Path(os.environ.get("RAYLOG_JARS", Path.home() / ".cache" / "raylog" / "jars")) / f"spark-{name}.jsa"
+    return Path(os.environ.get("RAYLOG_JARS", Path.home() / ".cache" / "raylog" / "jars")) / f"{program}-{name}.jsa"
 
 
 class ArchiveWriter:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kit import process_logs, replica_process, segments
+from kit import process_logs, quick_zookeeper, replica_process, segments
 from kit.cluster import KEEPS
 from kit.machine import scaled, scaled_ms
 from kit.namespaces import Network
@@ -109,7 +109,7 @@ class ReplicatedCluster(Opened):
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         process_logs.watch(self.root, "*.out", "twin-*/*.out", "zookeeper/*.log")
-        self.zookeeper.start()
+        quick_zookeeper.start(self.zookeeper)
         for broker_id in range(self.size):
             if self._network:
                 self._network.add(broker_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kit import process_logs
+from kit import process_logs, quick_zookeeper
 from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 
 
@@ -18,7 +18,7 @@ def running_zookeeper(data_dir: Path) -> Iterator[EmbeddedZooKeeper]:
     server = EmbeddedZooKeeper(data_dir)
     process_logs.watch(data_dir, "*.log")
     try:
-        server.start()
+        quick_zookeeper.start(server)
         yield server
     finally:
         process_logs.forget(data_dir)
