@@ -26,6 +26,8 @@ RECORDS = 500
 CONFIG = {"segment.bytes": "4096", "index.interval.bytes": "512"}
 """Many segments, each with entries in its index."""
 WAIT_S = 60.0
+LEAST_TOLD = 0.6 if NIGHTLY else 0.4
+"""The share of damages of which a broker tells; of seven, chance may hide more than of fourteen."""
 PATIENT = {
     "request.timeout.ms": 30_000,
     "socket.timeout.ms": 30_000,
@@ -135,7 +137,7 @@ def test_damage_on_one_replica_is_not_served_and_mended_from_the_others(
     assert load.errors == []  # after a send was given up, librdkafka may write others twice
     assert judgement.verdict is Verdict.VALID, judgement.findings
     assert tally.of_logs(tally.told) == tally.of_logs(tally.done)
-    assert len(tally.told) >= len(tally.done) * 0.6  # what is made anew without a word is of no log
+    assert len(tally.told) >= len(tally.done) * LEAST_TOLD  # what is made anew without a word is of no log
     wait_until(lambda: all_equal(cluster), WAIT_S, "all replicas have the same bytes")
 
 
