@@ -18,6 +18,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from kit import history
+from kit.forms import NIGHTLY
 from kit.history import Recorder, Type
 from kit.history_checker import Judgement, check
 from kit.waiting import wait_until
@@ -53,9 +54,12 @@ READER = {
     "fetch.error.backoff.ms": 10,
 }
 CLOSE_S = 5.0
-PAUSE_S = 0.002
-"""Between two sends of a producer: the brokers' CPU is shared with it."""
+PAUSE_S = 0.002 if NIGHTLY else 0.01
+"""Between two sends of a producer: the brokers' CPU is shared with it. For a change, some send is under way at nearly
+any time, and three brokers compute half as much as at night."""
 SLOT_S = 0.1
+LEAST_ACKED = 100
+"""Fewer show nothing: it runs until so many sends were acknowledged."""
 
 
 class Workload:
@@ -96,6 +100,8 @@ class Workload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_abandoned = error is not None
+        if not self._is_abandoned:
+            self.wait_acked(LEAST_ACKED)
         self.stop()
 
     def stop(self) -> None:
@@ -152,7 +158,7 @@ class Workload:
         }
         return len(slots) / (len(self.acks) * max(1, int((ended - begun) / SLOT_S)))
 
-    def judge(self, *, keep: Path | None = None, least_acked: int = 100) -> Judgement:
+    def judge(self, *, keep: Path | None = None, least_acked: int = LEAST_ACKED) -> Judgement:
         """Read every partition from 0 to its end and check the history, which ``keep`` gets, if given."""
         self._drain()
         ops = self.recorder.ops()
