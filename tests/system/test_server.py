@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -241,6 +241,42 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
                 pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 1)
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "fdatasync"])
+def test_stop_leaks_nothing_of_a_request_that_hangs(tmp_path: Path, operation: str) -> None:
+    """A write that hangs keeps the loop's own thread, a sync another one: either is done long after the stop."""
+    disk = StuckDisk(RealFileSystem())
+    with Node(tmp_path, fs=disk) as node:
+        node.create_topic("t", config={"flush.messages": "1"} if operation == "fdatasync" else {})
+        address = node.serve()
+        server = node.server
+        assert server is not None
+        large = encode_batch([Record(os.urandom(800_000))])
+        with WireClient(address, timeout_s=60) as client, WireClient(address, timeout_s=60) as waiting:
+            waiting.send(fetch_request(12, fetch(offset=0, max_wait_ms=60_000)))
+            disk.stick(operation)
+            client.send(produce_request("t", large))
+            assert disk.met.wait(WAIT_S)
+            server.stop(timeout=0.3)
+            assert server.connection_count == 1, "the one that hangs"
+            client.sock.settimeout(scaled(WAIT_S))
+            assert not client.sock.recv(1), "the client does not wait for the disk"
+            disk.gate.set()
+            wait_until(lambda: not server.connection_count, WAIT_S, "it has ended")
+        assert server._memory.used == 0
+        assert not server._admission._by_ip
+        assert not any(node.loops.failures().values()), node.loops.failures()
+        wait_until(lambda: not server_descriptors(), WAIT_S, "no descriptor of the server is left")
+
+
+def server_descriptors() -> list[str]:
+    """What only servers have open here."""
+    kinds = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            kinds.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [kind for kind in kinds if "eventpoll" in kind or "eventfd" in kind]
 
 
 def test_stop_wakes_the_loop(node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import select
 import socket
 import threading
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from kit.waiting import wait_until
-from raylog.broker.net.loop import MOST_STALE, EventLoop, Source
+from raylog.broker.net.loop import MOST_STALE, EventLoop
+from raylog.broker.net.source import Source
 from raylog.coordination.host.loops import Loops
 
 WAIT_S = 20
@@ -312,3 +314,60 @@ def test_long_work_goes_on_for_as_long_as_the_others_take(loop: EventLoop, sourc
     for long in crowd:
         long.close()
     assert max(turns[passes] for passes in (1, 2, 3)) >= len(crowd)
+
+
+class Owner(Told):
+    """Gives back what it has when the loop is over."""
+
+    given_back = 0
+
+    def loop_ended(self) -> None:
+        self.loop.remove(self)
+        self.close()
+        self.given_back += 1
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_stop_gives_back_what_is_away_once_it_comes_back(loops: Loops) -> None:
+    before = descriptors()
+    loop = EventLoop(loops)
+    away, here = Owner(loop), Owner(loop)
+    for each in (away, here):
+        loop.add(each, select.EPOLLIN)
+    loop.start()
+    away.on_ready = lambda: loop.leave(away)
+    says(away, b"x")
+    loop.stop(WAIT_S)
+    assert (here.given_back, away.given_back) == (1, 0)
+    loop.come_back(away)
+    assert (here.given_back, away.given_back) == (1, 1)
+    assert descriptors() == before
+    late = Owner(loop)
+    with pytest.raises(OSError, match="stopped"):
+        loop.add(late, select.EPOLLIN)
+    late.close()
+
+
+def test_stop_with_a_stuck_source_leaks_nothing_once_it_returns(loops: Loops) -> None:
+    """Its thread is the last, and closes what the loop had."""
+    before = descriptors()
+    loop = EventLoop(loops)
+    stuck, other = Owner(loop), Owner(loop)
+    for each in (stuck, other):
+        loop.add(each, select.EPOLLIN)
+    loop.start()
+    free = threading.Event()
+    stuck.on_ready = lambda: free.wait(WAIT_S * 10) and None
+    stuck.theirs.send(b"x")
+    says(other, b"served by another thread")
+    loop.stop(0.01)
+    assert stuck.given_back == 0
+    loop.wake(stuck)
+    free.set()
+    wait_until(lambda: descriptors() == before, WAIT_S, "all descriptors are closed")
+    assert (stuck.given_back, other.given_back) == (1, 1)
+    wait_until(lambda: not loops.names() & {"net", "net-watch"}, WAIT_S, "no thread is left")
+    assert not any(loops.failures().values())

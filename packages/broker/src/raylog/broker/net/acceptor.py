@@ -6,8 +6,9 @@ import select
 import socket
 from collections.abc import Callable
 
-from raylog.broker.net.loop import EventLoop, Source
+from raylog.broker.net.loop import EventLoop
 from raylog.broker.net.sockets import Address
+from raylog.broker.net.source import Source
 
 __all__ = ["BURST", "Acceptor"]
 

@@ -11,6 +11,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
@@ -18,11 +19,12 @@ from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer, may_wait
 from raylog.broker.handlers.context import CloseConnection, Connection, MustWait, Ports
 from raylog.broker.net.exchange import Exchange, Request
-from raylog.broker.net.loop import EventLoop, Source
+from raylog.broker.net.loop import EventLoop
 from raylog.broker.net.output import Output, Sent, warm
 from raylog.broker.net.request_memory import LOOK_S, RequestMemory
 from raylog.broker.net.slow_apis import SlowApis
-from raylog.broker.net.sockets import Address, address_text, end_orderly
+from raylog.broker.net.sockets import Address, address_text, end_orderly, make_ready
+from raylog.broker.net.source import Source
 from raylog.broker.net.threads import Threads
 from raylog.broker.storage.disk.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
@@ -42,13 +44,10 @@ MAX_REQUESTS = 64
 """So many are answered in one turn: then others have theirs."""
 
 MAX_HELD_REPLIES = 8
-"""So many replies to what was received at once leave together: to wake the client for each costs more than to take the
-requests in.
-"""
+"""So many replies leave together: to wake the client for each costs more than to take the requests in."""
 
 READ = select.EPOLLIN | select.EPOLLRDHUP
-WRITE = select.EPOLLOUT | select.EPOLLET
-"""Told once when there is room: what was told is sent until there is none."""
+WRITE = select.EPOLLOUT | select.EPOLLET  # told once when there is room
 GONE = select.EPOLLERR | select.EPOLLHUP
 
 
@@ -70,10 +69,7 @@ class ClientConnection(Source):
         ended: Callable[[ClientConnection], None],
     ) -> None:
         """``ended``: hears, once, that it is over."""
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
-            raise OSError("TCP_NODELAY cannot be set: small replies would wait 40 ms")
+        make_ready(sock)
         self._sock = sock
         self.ip, self.name = address[0], address_text(address)
         self._names = {"listener": listener, "client": self.name}
@@ -82,26 +78,27 @@ class ClientConnection(Source):
         self._threads = threads
         self._slow_apis = slow_apis
         self._waits = False
-        """The next request has to wait, as its handler said."""
+        """The next request has to, as its handler said."""
         self._answering: int | None = None
-        """The API of the request that is answered in the loop just now."""
+        """The API of the request that the loop answers."""
         self._ports = ports
         self._max_idle_s = settings[CONNECTIONS_MAX_IDLE_MS] / 1000
         self._ended = ended
         self.connection = Connection(listener=listener, host=self.ip)
         self._output = Output()
         self._replies = 0
-        """How many were put into the output since it was sent last."""
+        """Put into the output since it was sent last."""
         self._goes_on = False
         """It will have another turn to send more."""
         self._unsent_s: float | None = None
         """Since when output waits for the client."""
-        self._exchange = Exchange(
-            settings[SOCKET_REQUEST_MAX_BYTES], send=self._put, answered=self._answered, wake=self.wake
-        )
+        max_bytes = settings[SOCKET_REQUEST_MAX_BYTES]
+        self._exchange = Exchange(max_bytes, send=self._put, answered=self._answered, wake=self.wake)
         self._memory = memory.share(self.wake)
         self._come: Callable[[], None] | None = None
         """What to do now that it has come back."""
+        self._is_cut = False
+        """It ends once what works for it has come back."""
         self._is_ending = False
         """Nothing more is read; what is in the output leaves, if it can."""
         self.is_over = False
@@ -142,19 +139,31 @@ class ClientConnection(Source):
         if api_key is not None:
             self._slow_apis.note(api_key, time.monotonic())
 
+    def end_now(self) -> None:
+        """The server's patience is over. What another thread works with is given back when that has come back."""
+        if not self.is_away:
+            self.end()
+            return
+        self._is_cut = True
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def loop_ended(self) -> None:
+        self._is_cut = True
+        self.woken()
+
     def end(self) -> None:
-        """It is over, whatever is unsent and whoever works for it."""
+        """It is over, whatever is unsent. Called where nobody else works for it."""
         if self.is_over:
             return
         self.is_over = True
-        self._loop.remove(self)
-        try:
-            self._exchange.abandon()
-            self._output.release()
-        finally:
-            end_orderly(self._sock)
-            self._memory.close()
-            self._ended(self)
+        with ExitStack() as last:  # each of these, whatever the others raise
+            last.callback(self._ended, self)
+            last.callback(self._memory.close)
+            last.callback(end_orderly, self._sock)
+            last.callback(self._output.release)
+            last.callback(self._exchange.abandon)
+            self._loop.remove(self)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -190,6 +199,8 @@ class ClientConnection(Source):
         if come is not None:
             come()
             self._memory.next_request()
+        if self._is_cut:
+            self.end()
         if self.is_over:
             self._exchange.abandon()
             return
@@ -349,7 +360,7 @@ class ClientConnection(Source):
         if self.is_over or self.is_away:
             return
         try:
-            self._go_on()
+            self.end() if self._is_cut else self._go_on()
         except OSError:
             self.end()
 

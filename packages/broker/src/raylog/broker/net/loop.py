@@ -1,8 +1,9 @@
 """One thread that serves all sockets (D4): what epoll reports, what was woken, and what is due.
 
-A :class:`Source` is a socket with what is to be done about it. Its methods run in the loop's thread, one at a time, and
-must not wait: what could is done elsewhere while the source is *away* (:meth:`EventLoop.leave`), and goes on in the
-loop (:meth:`EventLoop.come_back`). Other threads say by :meth:`EventLoop.wake` that there is something new to see.
+A :class:`~raylog.broker.net.source.Source` is a socket with what is to be done about it. Its methods run in the loop's
+thread, one at a time, and must not wait: what could is done elsewhere while the source is *away*
+(:meth:`EventLoop.leave`), and goes on in the loop (:meth:`EventLoop.come_back`). Other threads say by
+:meth:`EventLoop.wake` that there is something new to see.
 
 A disk may hang in the midst of a write that nobody expected to wait. So a second thread watches: where one source keeps
 the loop for longer than STUCK_S, the watcher starts another thread that goes on with all others, and the thread that
@@ -13,21 +14,22 @@ for that, and nothing in its thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import itertools
 import os
 import select
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from raylog.broker.events import EventLog
+from raylog.broker.net.source import DueTime, Source
 from raylog.coordination.host.loops import Loop, Loops
 
-__all__ = ["STUCK_S", "EventLoop", "Source"]
+__all__ = ["STUCK_S", "EventLoop"]
 
 log = EventLog(__name__)
 
@@ -55,49 +57,6 @@ _UNKNOWN = -1
 """Two threads may have asked for different interests."""
 
 
-class _Timer:
-    """When a source is due; without it once that is stale."""
-
-    __slots__ = ("due_s", "source")
-
-    def __init__(self, due_s: float, source: Source) -> None:
-        self.due_s = due_s
-        self.source: Source | None = source
-
-
-class Source(ABC):
-    """A file descriptor that the loop looks after."""
-
-    away = 0
-    """How many threads work for it: the loop leaves it alone. The loop's."""
-    is_woken = False
-    """The loop's."""
-    timer: _Timer | None = None
-    """When it is looked at; the loop's."""
-    interest = 0
-    """What epoll reports of it; the loop's."""
-
-    @property
-    def is_away(self) -> bool:
-        """Whether another thread works for it."""
-        return self.away > 0
-
-    @abstractmethod
-    def fileno(self) -> int: ...
-
-    @abstractmethod
-    def ready(self, events: int) -> None:
-        """epoll reported ``events``."""
-
-    @abstractmethod
-    def woken(self) -> None:
-        """There may be something new to see: it was woken, it is due, or it has come back."""
-
-    def stuck(self) -> None:
-        """It keeps the loop, which goes on without it. Called by another thread than that which is stuck."""
-        return
-
-
 class EventLoop:
     """See the module. ``wake`` and ``come_back`` are for any thread, the rest for sources in their turn."""
 
@@ -111,7 +70,7 @@ class EventLoop:
         self._woken: deque[Source] = deque()
         self._back: deque[Source] = deque()
         self._again: deque[Source] = deque()
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers: list[tuple[float, int, DueTime]] = []
         """A heap, by time and number; those without a source are stale."""
         self._stale = 0
         self._numbers = itertools.count()
@@ -129,6 +88,9 @@ class EventLoop:
         self._at: tuple[Source, float] | None = None
         """Which source is served in this pass. Another tuple each time, so that each turn is told from the next."""
         self._stopping = threading.Event()
+        self._running = 0
+        """Threads that have not ended."""
+        self._has_ended = False
         self._threads: list[Loop] = []
         self._watcher = loops.loop("net-watch", self._watch)
 
@@ -140,7 +102,10 @@ class EventLoop:
         self._watcher.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End its threads; a thread that is stuck is waited for up to ``timeout_s``."""
+        """End its threads; a thread that is stuck is waited for up to ``timeout_s``.
+
+        What is left is given back when the last thread has ended, and when the last that is away has come back.
+        """
         self._stopping.set()
         self._ring()
         self._watcher.stop()
@@ -149,9 +114,7 @@ class EventLoop:
         for thread in self._threads:
             thread.stop()
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        if not any(thread.is_alive for thread in self._threads):
-            self._epoll.close()
-            os.close(self._bell)
+        self._end_if_over()  # the last thread does so by itself, unless none was left
 
     # --- for all threads
 
@@ -168,14 +131,19 @@ class EventLoop:
         self._back.append(source)
         if self._is_polling:
             self._ring()
+        if self._has_ended:
+            self._part()
 
     # --- for sources
 
     def add(self, source: Source, interest: int) -> None:
-        """Look after it from now on."""
-        self._epoll.register(source.fileno(), interest)
-        self._sources[source.fileno()] = source
-        source.interest = interest
+        """Look after it from now on. Raises OSError, also when the loop has ended."""
+        with self._lock:
+            if self._has_ended:
+                raise OSError(errno.ESHUTDOWN, "the server has stopped")
+            source.interest = interest
+            self._epoll.register(source.fileno(), interest)
+            self._sources[source.fileno()] = source
 
     def remove(self, source: Source) -> None:
         """Forget it; its descriptor may be closed then."""
@@ -183,7 +151,7 @@ class EventLoop:
         if self._sources.pop(descriptor, None) is source:
             with self._lock:
                 self._forget_time(source)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: the loop has ended
                 self._epoll.unregister(descriptor)
 
     def want(self, source: Source, interest: int) -> None:
@@ -198,7 +166,7 @@ class EventLoop:
         if timer is None or due_s < timer.due_s:
             with self._lock:  # a thread that is stuck has times, too
                 self._forget_time(source)
-                source.timer = _Timer(due_s, source)
+                source.timer = DueTime(due_s, source)
                 heapq.heappush(self._timers, (due_s, next(self._numbers), source.timer))
 
     def _forget_time(self, source: Source) -> None:
@@ -225,10 +193,43 @@ class EventLoop:
     # --- the thread
 
     def _start_thread(self) -> None:
-        generation = self._generation
-        thread = self._loops.loop("net", partial(self._turn, generation), last_pause_s=LAST_PAUSE_S)
+        turn = partial(self._turn, self._generation)
+        thread = self._loops.loop("net", turn, finish=self._thread_ended, last_pause_s=LAST_PAUSE_S)
         self._threads = [each for each in self._threads if each.is_alive] + [thread]
-        thread.start()
+        self._running += 1
+        try:
+            thread.start()
+        except BaseException:
+            self._running -= 1
+            raise
+
+    def _thread_ended(self) -> None:
+        with self._lock:
+            self._running -= 1
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        """Once it was stopped and no thread is left: have all sources give back what they have."""
+        with self._lock:
+            if self._running or self._has_ended or not self._stopping.is_set():
+                return
+            self._has_ended = True
+            left = [source for source in self._sources.values() if not source.away]
+            self._epoll.close()
+            os.close(self._bell)
+        for source in left:
+            self._loops.guarded("net", source.loop_ended)
+        self._part()
+
+    def _part(self) -> None:
+        """The loop has ended: see to those that have come back. Two threads may do so, each with some of them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                source = self._back.popleft()
+                with self._lock:
+                    source.away -= 1
+                if not source.away:
+                    self._loops.guarded("net", source.loop_ended)
 
     def _turn(self, generation: int) -> bool:
         """One pass; False when another thread has taken over, or all is over."""
@@ -332,8 +333,9 @@ class EventLoop:
         return is_mine
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self._bell, 1)
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if not self._has_ended:  # its descriptor may be another's
+                os.eventfd_write(self._bell, 1)
 
     def _silence_bell(self, descriptor: int) -> None:
         if descriptor == self._bell:

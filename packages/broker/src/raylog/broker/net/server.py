@@ -20,10 +20,11 @@ from raylog.broker.handlers.context import Ports
 from raylog.broker.net.acceptor import Acceptor
 from raylog.broker.net.admission import Admission, Refusals
 from raylog.broker.net.connection import ClientConnection
-from raylog.broker.net.loop import EventLoop, Source
+from raylog.broker.net.loop import EventLoop
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.slow_apis import SlowApis
 from raylog.broker.net.sockets import Address, address_text, listen
+from raylog.broker.net.source import Source
 from raylog.broker.net.threads import Threads
 from raylog.coordination.host.loops import Loops
 from raylog.protocol.settings import Settings
@@ -115,7 +116,8 @@ class SocketServer:
         if not self._wait_ended(deadline_s - time.monotonic()):
             _Errand.run(loop, self._end_all, 1.0)
             self._wait_ended(1.0)
-        loop.stop(1.0)
+        loop.stop(1.0)  # who is still there ends with it, or with the thread that works for it
+        self._close_listeners()  # if the loop did not come to that in time
 
     def _wait_ended(self, timeout: float) -> bool:
         with self._ended:
@@ -161,7 +163,7 @@ class SocketServer:
 
     def _end_all(self) -> None:
         for client in self._all_clients():
-            client.end()
+            client.end_now()
 
     def _all_clients(self) -> Sequence[ClientConnection]:
         with self._lock:
@@ -190,19 +192,25 @@ class SocketServer:
                 memory=self._memory,
                 ended=self._left,
             )
-            client.begin()
-        except OSError as error:  # the client has gone already, or the system can watch no more
+        except OSError as error:  # the client has gone already
             sock.close()
             self._admission.leave(address[0])
             self._refused(listener, address, str(error))
             return
         with self._lock:
-            self._clients.add(client)
+            self._clients.add(client)  # before it begins: another thread may serve it, and end it, from then on
+        try:
+            client.begin()
+        except OSError as error:  # the system can watch no more, or the server has stopped
+            client.end()
+            self._refused(listener, address, str(error))
 
     def _left(self, client: ClientConnection) -> None:
-        self._admission.leave(client.ip)
         with self._ended:
+            if client not in self._clients:
+                return
             self._clients.remove(client)
+            self._admission.leave(client.ip)
             self._closed.add(client.connection.counters)
             if not self._clients:
                 self._ended.notify_all()

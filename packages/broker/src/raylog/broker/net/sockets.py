@@ -6,7 +6,7 @@ import socket
 
 from raylog.protocol.texts import host_port
 
-__all__ = ["Address", "address_text", "end_orderly", "listen"]
+__all__ = ["Address", "address_text", "end_orderly", "listen", "make_ready"]
 
 Address = tuple[str, int]
 
@@ -38,6 +38,14 @@ def listen(name: str, host: str, port: int) -> socket.socket:
 def address_text(address: Address) -> str:
     """``host:port``, as log lines have it."""
     return host_port(address[0], address[1])
+
+
+def make_ready(sock: socket.socket) -> None:
+    """A client's socket does not block, and sends at once. Raises OSError."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
+        raise OSError("TCP_NODELAY cannot be set: small replies would wait 40 ms")
 
 
 def end_orderly(sock: socket.socket) -> None:
