@@ -147,6 +147,37 @@ def test_what_is_not_in_the_page_cache_is_told_of_and_sent_once_it_was_read(
     assert b"".join(got) == b"head" + content[:100_000]
 
 
+def test_hole_in_what_is_cached_is_found(pair: tuple[socket.socket, socket.socket], file: File) -> None:
+    """Both ends are in the page cache, and the middle is not."""
+    ours, _ = pair
+    ours.setblocking(False)
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+    wait_until(lambda: is_dropped(file), 10, "the page cache drops the file")
+    os.pread(file.fileno(), 1, 0)
+    os.pread(file.fileno(), 1, (1 << 20) - 1)
+    output = Output()
+    output.add([cut(file, 0, 1 << 20)])
+    assert output.send(ours, 1 << 20) is Sent.COLD
+    output.release()
+
+
+def test_parts_that_cannot_be_added_are_given_back(file: File) -> None:
+    class Broken(FileSlice):
+        __slots__ = ()
+
+        def fileno(self) -> int:
+            raise MemoryError
+
+    assert file.acquire()
+    output = Output()
+    with pytest.raises(MemoryError):
+        output.add([b"head", cut(file, 0, 10), Broken(file, FilePosition(0), 10), cut(file, 20, 10), b"tail"])
+    output.release()
+    file.close()
+    assert is_closed(file)
+
+
 def is_dropped(file: File) -> bool:
     """Whether the page cache has nothing of it, as it was asked to; it may need a while for that.
 

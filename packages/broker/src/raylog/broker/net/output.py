@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import Enum
 
 from raylog.broker.storage.disk.files import FileSlice
@@ -23,6 +23,9 @@ COPY_BYTES = 16 * 1024
 
 WARM_BYTES = 1 << 20
 """So much of a slice is read at once, where it is not in the page cache."""
+
+SAMPLE_BYTES = 128 * 1024
+"""One look at each stretch of this tells whether it is cached: the kernel's read-ahead, in which files come and go."""
 
 JOINED_BYTES = 64 * 1024
 """Bytes up to this are joined for one system call."""
@@ -50,22 +53,30 @@ class Sent(Enum):
 class Output:
     """The bytes and slices that are still to be sent, in order. One thread at a time uses it."""
 
-    __slots__ = ("_parts", "_position", "_warmed")
+    __slots__ = ("_parts", "_position", "_warmed", "gone")
 
     def __init__(self) -> None:
         self._parts: deque[bytes | FileSlice] = deque()
         self._position = 0
         """How much of the first part has gone out."""
+        self.gone = 0
+        """Bytes that have gone out since this was made."""
         self._warmed = -1
         """Up to where the first part was read into the page cache just now: it is sent even if that has lost it."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, parts: Iterable[bytes | FileSlice]) -> None:
-        """Put ``parts`` behind what there is; their slices belong to this from here on."""
-        for part in parts:
-            self._parts.append(part if isinstance(part, bytes) or part.length > COPY_BYTES else _copied(part))
+    def add(self, parts: Sequence[bytes | FileSlice]) -> None:
+        """Put ``parts`` behind what there is; their slices belong to this from here on, also when this raises."""
+        added = 0
+        try:
+            for part in parts:
+                self._parts.append(part if isinstance(part, bytes) or part.length > COPY_BYTES else _copied(part))
+                added += 1
+        except BaseException:
+            self._parts.extend(parts[added:])  # for release
+            raise
 
     def send(self, sock: socket.socket, most_bytes: int = WARM_BYTES) -> Sent:
         """Send what the socket takes, of a slice ``most_bytes`` at once.
@@ -146,6 +157,7 @@ class Output:
 
     def _went(self, sent: int, length: int) -> None:
         self._position += sent
+        self.gone += sent
         if self._position == length:
             self._position = 0
             self._parts.popleft()
@@ -180,11 +192,14 @@ def _copied(part: FileSlice) -> bytes | FileSlice:
 
 
 def _is_cached(part: FileSlice, position: int, end: int) -> bool:
-    """Whether both ends lie in the page cache, or the file is shorter, which sending finds out."""
-    byte = bytearray(1)
+    """Whether it lies in the page cache, as a sample says, or the file is shorter, which sending finds out.
+
+    To look at each page would cost as much as to send them. What is missing between two looks is one read of the disk.
+    """
+    byte, descriptor = bytearray(1), part.fileno()
     try:
-        os.preadv(part.fileno(), [byte], part.position + position, os.RWF_NOWAIT)
-        os.preadv(part.fileno(), [byte], part.position + end - 1, os.RWF_NOWAIT)
+        for at in (*range(position, end - 1, SAMPLE_BYTES), end - 1):
+            os.preadv(descriptor, [byte], part.position + at, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
     except OSError as error:
