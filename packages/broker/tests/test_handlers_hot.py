@@ -148,6 +148,32 @@ def test_produce_that_ends_in_a_sync_must_wait_elsewhere(node: Node) -> None:
     assert in_the_loop(node, "t", BATCH) is not None
 
 
+@pytest.mark.parametrize(
+    ("parts", "waits"),
+    [
+        ([("t", BATCH), ("synced", BATCH)], True),
+        ([("t", BATCH), ("t", encode_batch([Record(os.urandom(100_000))], codec=Codec.GZIP))], True),
+        ([("t", encode_batch([Record(os.urandom(5_000))], codec=Codec.GZIP))] * 4, True),
+        ([("t", encode_batch([Record(os.urandom(5_000))], codec=Codec.GZIP))] * 2, False),
+        ([("t", BATCH), ("absent", BATCH)], False),
+    ],
+    ids=["a sync", "a large batch", "many batches", "few batches", "an unknown topic"],
+)
+def test_any_part_of_a_produce_request_may_have_to_wait(
+    node: Node, parts: list[tuple[str, bytes]], waits: bool
+) -> None:
+    node.create_topic("synced", config={"flush.messages": "1"})
+    topics = [TopicRecords(name, ZERO_UUID, [PartitionRecords(0, batch)]) for name, batch in parts]
+    parsed = ProduceRequest(None, 1, 1000, topics)
+    frame = memoryview(bytearray(b"".join(encode_produce_request(9, parsed, correlation_id=1, client_id="c"))))
+    if not waits:
+        assert answer(Connection("PLAINTEXT"), frame[4:], node.ports, may_wait=False) is not None
+        return
+    with pytest.raises(MustWait):
+        answer(Connection("PLAINTEXT"), frame[4:], node.ports, may_wait=False)
+    assert node.partition("t").log_end_offset == 0, "nothing was done yet"
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_produce_that_decompresses_much_must_wait_elsewhere(node: Node, codec: Codec) -> None:
     small = encode_batch([Record(b"x")], codec=codec)

@@ -23,6 +23,7 @@ metadata again, as with Kafka.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from uuid import UUID
 
 from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
@@ -83,7 +84,7 @@ from raylog.protocol.wire.produce import (
 FIRST_WITH_ZSTD = 7
 
 QUICK_BYTES = 16 * 1024
-"""A compressed batch of more is not checked in the loop: decompressing takes some 4 ms for a MB of gzip."""
+"""Compressed batches of more are not checked in the loop: decompressing takes some 4 ms for a MB of gzip."""
 
 _CODEC_POSITION = ATTRIBUTES_POSITION + 1
 _LENGTH_AND_MAGIC = struct.Struct(">i4xb")
@@ -106,6 +107,8 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     request = parse_produce_request(ctx.version, body)
     produce = _Produce(ctx, ports, request.acks)
     refusal = _refusal(request)
+    if refusal is None and not ctx.may_wait:
+        produce.check_wait(request)
     for topic in request.topics:
         if topic.partitions:
             produce.append(topic, refusal)
@@ -122,13 +125,12 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
 class _Produce:
     """One request, from its first append to its reply, which with acks=all may come later."""
 
-    __slots__ = ("_acks", "_ctx", "_decompression", "_has_appended", "_ports", "_topics", "_uncommitted", "_wait")
+    __slots__ = ("_acks", "_ctx", "_decompression", "_ports", "_topics", "_uncommitted", "_wait")
 
     def __init__(self, ctx: RequestContext, ports: Ports, acks: int) -> None:
         self._ctx = ctx
         self._ports = ports
         self._acks = acks
-        self._has_appended = False
         self._decompression = RequestDecompression() if ports.configs.broker()[PRODUCE_CHECK_COMPRESSED] else None
         self._topics: list[ProducedTopic] = []
         self._uncommitted: list[tuple[list[ProducedPartition], int, Appended]] = []
@@ -138,13 +140,8 @@ class _Produce:
     def append(self, topic: TopicRecords, refusal: RaylogError | None) -> None:
         """Append one topic's batches, unless ``refusal`` forbids it."""
         ctx, ports = self._ctx, self._ports
-        name, topic_id = TopicName(topic.name), None
-        if ctx.version >= FIRST_TOPIC_ID:
-            known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
-            if known is None:
-                refusal = refusal or UnknownTopicId(f"no topic has the id {topic.topic_id}")
-            else:
-                name, topic_id = known.name, known.id
+        name, topic_id, unknown = self._named(topic)
+        refusal = refusal or unknown
         if refusal is None and not ports.authorizer.allows(ctx, Operation.WRITE, Resource.TOPIC, name):
             refusal = TopicAuthorizationFailed(f"{ctx.principal} may not write to topic {name}")
         produced: list[ProducedPartition] = []
@@ -157,12 +154,8 @@ class _Produce:
                 ports.lease.check()
                 led = ports.partitions.get(tp, topic_id)
                 records = _one_batch(ctx, tp, part)
-                if not ctx.may_wait:
-                    self._check_wait(led, records)
                 partition = led
                 appended = self._append(partition, records)
-            except MustWait:
-                raise
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
                 start = NO_OFFSET
                 if partition is not None and not isinstance(error, _WITHOUT_START):
@@ -181,15 +174,32 @@ class _Produce:
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
-    def _check_wait(self, partition: Partition, records: memoryview) -> None:
-        """Raises MustWait for an append that ends in a sync, or has to decompress much, if it is the first."""
-        is_long = len(records) > QUICK_BYTES and records[_CODEC_POSITION] & CODEC_MASK and self._decompression
-        if (is_long or partition.syncs) and not self._has_appended:
+    def _named(self, topic: TopicRecords) -> tuple[TopicName, TopicId | None, RaylogError | None]:
+        """A topic's name, the id by which it was asked for, and what is wrong with that."""
+        if self._ctx.version < FIRST_TOPIC_ID:
+            return TopicName(topic.name), None, None
+        known = self._ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
+        if known is None:
+            return TopicName(topic.name), None, UnknownTopicId(f"no topic has the id {topic.topic_id}")
+        return known.name, known.id, None
+
+    def check_wait(self, request: ProduceRequest) -> None:
+        """Raises MustWait when one of the appends ends in a sync, or when all together have to decompress much."""
+        compressed = 0
+        for topic in request.topics:
+            name, topic_id, _ = self._named(topic)
+            for part in topic.partitions:
+                records = part.records
+                if records is not None and len(records) > _CODEC_POSITION and records[_CODEC_POSITION] & CODEC_MASK:
+                    compressed += len(records)
+                with suppress(RaylogError):
+                    if self._ports.partitions.get(TopicPartition(name, PartitionIndex(part.partition)), topic_id).syncs:
+                        raise MustWait
+        if compressed > QUICK_BYTES and self._decompression:
             raise MustWait
 
     def _append(self, partition: Partition, records: memoryview) -> Appended:
         ports = self._ports
-        self._has_appended = True
         info = partition.append(records, acks=self._acks, decompression=self._decompression, now_ms=ports.wall_ms())
         ports.lease.check()
         if not info.duplicate:
