@@ -24,7 +24,7 @@ from kit.slow_files import StuckDisk
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
 from raylog.broker.net.acceptor import BURST
-from raylog.broker.net.server import Listener, SocketServer
+from raylog.broker.net.server import Listener, SocketServer, _Errand
 from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
@@ -241,6 +241,44 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
                 pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 1)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_client_that_takes_something_is_not_ended(node: Node, reads: bool) -> None:
+    """Of a reply that is bytes alone, which the socket takes step by step."""
+    with WireClient(node.serve()) as client:
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.fetch(12, fetch())
+        server, size, got = node.server, 32 << 20, 0
+        assert server is not None
+        assert server._loop is not None
+        [connection] = server._clients
+        connection.send_timeout_s = scaled(1.0)
+        _Errand.run(server._loop, lambda: connection._put([bytes(size)]) or connection.wake(), WAIT_S)
+        if not reads:
+            wait_until(lambda: not server.connection_count, 4 * WAIT_S, "it is ended")
+            return
+        until_s, pause = time.monotonic() + scaled(4.0), threading.Event()
+        while time.monotonic() < until_s:
+            got += len(client.sock.recv(1 << 17))
+            pause.wait(0.1)
+        assert got < size
+        assert server.connection_count, "it was ended"
+
+
+def test_client_that_closes_its_side_gets_what_is_ready(node: Node) -> None:
+    """As from Kafka: what it sent is done, and what is delayed then is dropped (docs/invariants.md)."""
+    server_address = node.serve()
+    with WireClient(server_address) as client:
+        frames = [produce_request("t", batch(b"%d" % number), correlation_id=number) for number in range(20)]
+        frames.append(fetch_request(12, fetch(offset=20, max_wait_ms=600_000), correlation_id=20))
+        client.send(b"".join(frames))
+        client.sock.shutdown(socket.SHUT_WR)
+        assert [struct.unpack(">i", client.receive()[:4])[0] for _ in range(20)] == list(range(20))
+        client.sock.settimeout(scaled(WAIT_S))
+        assert not client.sock.recv(1), "the long poll has no answer, and is not waited for"
+    assert node.partition("t").high_watermark == 20
+    wait_until(lambda: not node.delayed.waiting, WAIT_S, "nobody waits")
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync"])

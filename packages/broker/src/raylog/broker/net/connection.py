@@ -35,7 +35,7 @@ __all__ = ["ClientConnection"]
 log = EventLog(__name__)
 
 SEND_TIMEOUT_S = 30.0
-"""How long a client may take to read what waits for it: Kafka clients' own request timeout."""
+"""How long a client may take nothing of what waits for it: Kafka clients' own request timeout."""
 
 QUIET_S = 1.0
 """A connection that says nothing for so long gives its large buffer back."""
@@ -91,7 +91,7 @@ class ClientConnection(Source):
         self._goes_on = False
         """It will have another turn to send more."""
         self._unsent_s: float | None = None
-        """Since when output waits for the client."""
+        """Since when output waits, and the client takes none of it."""
         max_bytes = settings[SOCKET_REQUEST_MAX_BYTES]
         self._exchange = Exchange(max_bytes, send=self._put, answered=self._answered, wake=self.wake)
         self._memory = memory.share(self.wake)
@@ -102,6 +102,7 @@ class ClientConnection(Source):
         self._is_ending = False
         """Nothing more is read; what is in the output leaves, if it can."""
         self.is_over = False
+        self.send_timeout_s = SEND_TIMEOUT_S
         self._heard_s = loop.now_s
         """When its client was last heard of, or answered."""
 
@@ -207,8 +208,6 @@ class ClientConnection(Source):
         memory, now_s = self._memory, self._loop.now_s
         if memory.was_cut:
             memory.came(0)  # raises
-        if self._unsent_s is not None and now_s >= self._unsent_s + SEND_TIMEOUT_S:
-            raise OSError("the client does not take its replies within the send timeout")
         self._exchange.settle()
         if memory.is_waiting:
             self._receive()
@@ -218,6 +217,8 @@ class ClientConnection(Source):
 
     def _rest(self, now_s: float) -> None:
         """See to memory and time."""
+        if self._unsent_s is not None and now_s >= self._unsent_s + self.send_timeout_s:
+            raise OSError("the client takes nothing of its replies within the send timeout")
         frames = self._exchange.frames
         quiet_s = now_s - self._heard_s
         if (quiet_s >= QUIET_S or self._memory.is_wanted) and not (
@@ -314,7 +315,7 @@ class ClientConnection(Source):
         if due_s <= loop.now_s:
             due_s = loop.now_s + QUIET_S  # it waits for something else
         if self._unsent_s is not None:
-            due_s = min(due_s, self._unsent_s + SEND_TIMEOUT_S)
+            due_s = min(due_s, self._unsent_s + self.send_timeout_s)
         if memory.is_waiting:
             due_s = min(due_s, loop.now_s + LOOK_S)
         if exchange.is_waiting:
@@ -335,9 +336,10 @@ class ClientConnection(Source):
         """Send; whether all went out."""
         if not self._output:
             return True
+        before = self._output.gone
         sent = self._output.send(self._sock, self._loop.share_bytes)
         if sent is Sent.FULL:
-            if self._unsent_s is None:
+            if self._unsent_s is None or self._output.gone != before:
                 self._unsent_s = self._loop.now_s
         else:
             self._unsent_s = None
