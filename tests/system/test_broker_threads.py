@@ -34,7 +34,7 @@ THREADS = (
     "net-watch", "maintenance", "scrubber", "group-upkeep", "group-keeper", "liveness", "names", "auto-create",
 )  # fmt: skip
 """All of a broker's, without what follows in their names: a broker."""
-ELSEWHERE = {"drain", "start", "metrics", "group", "liveness-listener", "zookeeper-restart"}
+ELSEWHERE = {"drain", "log", "start", "metrics", "group", "liveness-listener", "zookeeper-restart"}
 """Of a broker that stops, of the actor around it, of members of groups and of ZooKeeper's client: tested elsewhere."""
 SEVERAL = 2
 """How often a thread fails in a row."""

@@ -27,6 +27,7 @@ from raylog.broker.broker import Broker, Place
 from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.broker.events import EventLog, LoopEvents, line_formatter
 from raylog.broker.launch.cluster_file import BrokerFile, actor_name
+from raylog.broker.launch.log_writer import LogWriter
 from raylog.broker.metrics import Kind, Metric, Sample
 from raylog.coordination.control.peer_control import BrokerDied
 from raylog.coordination.host.loops import Loops
@@ -129,7 +130,7 @@ class BrokerActor:
 
     def __init__(self, broker_dir: str) -> None:
         """Begin to serve; what is in the way (a lock, a port, ZooKeeper) is tried again. Never raises."""
-        _log_to(Path(broker_dir) / "broker.log")
+        self._log = _log_to(Path(broker_dir) / "broker.log")
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         _raise_file_limit()
         logger.info("broker starts", path=broker_dir, pid=os.getpid())
@@ -141,6 +142,7 @@ class BrokerActor:
         self._retry_s = FIRST_RETRY_S
         self._exporter = RayMetrics(self._dir.name)
         self._loops = Loops(LoopEvents(), on_gone=self._end_process)
+        self._log.start(self._loops)
         self._loops.loop("start", self._serve, last_pause_s=LAST_RETRY_S).start()
         self._loops.loop("metrics", self._export, vital=False).start()
         self._opened.wait(FIRST_ATTEMPT_S)
@@ -183,6 +185,7 @@ class BrokerActor:
         """A thread has ended without which this broker must not serve: end as by a crash, and Ray starts it anew."""
         if not self._stopped.is_set():
             logger.error("broker ends, to be started anew", reason=reason)
+            self._log.flush()
             os._exit(VITAL_THREAD_GONE)
 
     def _load(self) -> Broker:
@@ -280,7 +283,7 @@ broker_actor_class: Any = _remote(
 """BrokerActor as Ray makes it: restarted for ever, no call ever repeated, and no CPU taken from the jobs."""
 
 
-def _log_to(path: Path) -> None:
+def _log_to(path: Path) -> LogWriter:
     """Log to Ray's file of this process, and to one that outlives it; without that one when it cannot be made.
 
     A broker's directory is named after its number.
@@ -293,10 +296,12 @@ def _log_to(path: Path) -> None:
         trouble = str(error)
     for handler in handlers:
         handler.setFormatter(line_formatter(path.parent.name))
-    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    writer = LogWriter(handlers)
+    logging.basicConfig(level=logging.INFO, handlers=[writer], force=True)
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     if trouble:
         logger.warning("logging to Ray's files only", reason=trouble)
+    return writer
 
 
 def _raise_file_limit() -> None:
