@@ -85,7 +85,7 @@ LOGGERS = {
 FILE_ACCESS = {
     r"\._file\b": {"broker/storage/segments/segment", "broker/storage/segments/held", "broker/storage/disk/room"},
     r"fs\.open\(": {"broker/storage/disk/files", "broker/storage/segments/segment", "broker/storage/segments/index"},
-    r"\bFileSlice\(": {"broker/storage/segments/held", "broker/storage/disk/files"},
+    r"\bFileSlice\(": {"broker/storage/segments/held", "broker/storage/disk/slices"},
     r"\bHeldSegment\(": {"broker/storage/segments/held"},
     r"fs\.unlink\(": {"broker/storage/disk/files"},
     r"\bos\.(pread|pwritev?|sendfile|dup|unlink|remove|rename|replace)\(": {"broker/storage/disk/files"},

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from raylog.broker.storage.disk.files import Buffer, File, FileClosed, FileLock, FileSystem, Space
+from raylog.broker.storage.disk.files import (
+    Buffer,
+    File,
+    FileClosed,
+    FileLock,
+    FileSystem,
+    Space,
+    WouldWait,
+)
 
 
 class SimulatedCrash(BaseException):
@@ -267,6 +275,9 @@ class LossyFile:
         self._check()
         return bytes(self._inode.data[position : position + length])
 
+    def pread_cached(self, length: int, position: int) -> Buffer:
+        return self.pread(length, position)
+
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._check()
         written = data = b"".join(buffers)
@@ -329,6 +340,8 @@ class FailingFileSystem:
     def __init__(self, inner: FileSystem) -> None:
         self.faults: list[Fault] = []
         self.calls: Counter[str] = Counter()
+        self.is_cached = True
+        """Whether the page cache has what lies in its files."""
         self._inner = inner
 
     def fail(self, operation: str, code: int, suffix: str = "", after_bytes: int | None = None) -> Fault:
@@ -404,6 +417,12 @@ class FailingFile:
     def pread(self, length: int, position: int) -> bytes:
         self._fs.meet("pread", self.path)
         return self._inner.pread(length, position)
+
+    def pread_cached(self, length: int, position: int) -> Buffer:
+        self._fs.meet("pread_cached", self.path)
+        if not self._fs.is_cached:
+            raise WouldWait(f"{self.path} is not cached")
+        return self._inner.pread_cached(length, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         fault = self._fs.meet("pwritev", self.path)

@@ -33,7 +33,8 @@ from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.directories.log_dirs import LogDirs
-from raylog.broker.storage.disk.files import FileSlice, FileSystem, RealFileSystem
+from raylog.broker.storage.disk.files import FileSystem, RealFileSystem
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.coordination.control import reassignment
 from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
 from raylog.coordination.controller.events import CreatedTopic, NewPartitions, NewReplicas, NewTopic

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kit.machine import scaled
 from raylog.broker.net.output import Output, Sent, warm
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 
 
 def send_all(sock: socket.socket, parts: Sequence[bytes | FileSlice], timeout_s: float = 10) -> None:

@@ -54,6 +54,7 @@ class StuckDisk(FailingFileSystem):
         self.met.clear()
         self.gate.clear()
         self.operation = operation
+        self.is_cached = operation != "pread"
 
     def meet(self, operation: str, path: Path) -> Fault | None:
         if operation == self.operation:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import socket
 import threading
@@ -13,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from kit.machine import scaled
+from kit.page_cache import is_dropped
 from kit.sending import send_all
 from kit.waiting import wait_until
 from raylog.broker.net.output import COPY_BYTES, Output, SendFailed, Sent, warm
-from raylog.broker.storage.disk.files import File, FileSlice, RealFileSystem
+from raylog.broker.storage.disk.files import File, RealFileSystem
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.ids import FilePosition
 
 
@@ -176,26 +176,6 @@ def test_parts_that_cannot_be_added_are_given_back(file: File) -> None:
     output.release()
     file.close()
     assert is_closed(file)
-
-
-def is_dropped(file: File) -> bool:
-    """Whether the page cache has nothing of it, as it was asked to; it may need a while for that.
-
-    Asked by mincore: to try to read, even with RWF_NOWAIT, has the system read ahead.
-    """
-    size = file.size()
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    with mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
-        pages = (ctypes.c_ubyte * (-(-size // mmap.PAGESIZE)))()
-        view = ctypes.c_char.from_buffer(mapped)
-        try:
-            failed = ctypes.CDLL(None, use_errno=True).mincore(
-                ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(size), pages
-            )
-        finally:
-            del view
-    assert not failed
-    return not any(page & 1 for page in pages)
 
 
 def test_a_client_that_left_is_an_error(pair: tuple[socket.socket, socket.socket], file: File) -> None:

@@ -11,7 +11,7 @@ import pytest
 from raylog.broker.handlers.awaited import Wake
 from raylog.broker.handlers.context import DelayedReply
 from raylog.broker.net.exchange import MAX_DELAYED_REPLIES, PRODUCE, Exchange
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.errors import InvalidRequest
 
 FETCH = 1

@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from kit.faulty_files import FailingFileSystem
-from raylog.broker.storage.disk.files import (
-    PIECE_BYTES,
-    FileSlice,
-    RealFileSystem,
-    read_bytes,
-    remove_tree,
-    write_atomically,
-)
+from raylog.broker.storage.disk.files import PIECE_BYTES, RealFileSystem, read_bytes, remove_tree, write_atomically
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.ids import FilePosition
 
 FS = RealFileSystem()

@@ -15,7 +15,7 @@ from kit.machine import scaled
 from kit.partitions import NOW, TP, Shelf, append, open_shelf
 from kit.sending import send_all
 from raylog.broker.net.output import SendFailed
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.broker.storage.log.truncation import truncate_to
 from raylog.protocol.ids import Offset, TimestampMs
 

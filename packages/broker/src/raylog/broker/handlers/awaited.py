@@ -33,6 +33,15 @@ class Awaited(ABC):
         """The monotonic time at which its wait is over, whatever happens."""
         return inf
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether it goes on by :meth:`read_disk` alone, which a thread calls that may wait for a disk."""
+        return False
+
+    def read_disk(self) -> None:
+        """Do what may wait for a disk. Nothing else is called meanwhile."""
+        return
+
     @abstractmethod
     def is_over(self) -> bool:
         """Whether it has come, or its time is over; does not wait."""
@@ -49,6 +58,9 @@ class Awaited(ABC):
         """:meth:`is_over`, after waiting up to ``timeout_s`` for it."""
         until_s = time.monotonic() + timeout_s
         while not self.is_over():
+            if self.waits_for_disk:
+                self.read_disk()
+                continue
             left_s = min(until_s, self.deadline_s) - time.monotonic()
             if left_s <= 0:
                 return self.is_over()

@@ -22,7 +22,7 @@ from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.directories.log_dirs import LogDirs
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.coordination.controller.events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
 from raylog.coordination.metadata.configs import Change
 from raylog.coordination.metadata.model import ClusterState

@@ -17,7 +17,8 @@ from functools import partial
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
 from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer, may_wait
-from raylog.broker.handlers.context import CloseConnection, Connection, MustWait, Ports
+from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, MustWait, Ports
+from raylog.broker.net.away import Away
 from raylog.broker.net.exchange import Exchange, Request
 from raylog.broker.net.loop import EventLoop
 from raylog.broker.net.output import Output, Sent, warm
@@ -26,7 +27,7 @@ from raylog.broker.net.slow_apis import SlowApis
 from raylog.broker.net.sockets import Address, address_text, end_orderly, make_ready
 from raylog.broker.net.source import Source
 from raylog.broker.net.threads import Threads
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
 from raylog.protocol.settings import Settings
 
@@ -75,7 +76,7 @@ class ClientConnection(Source):
         self._names = {"listener": listener, "client": self.name}
         """What log lines say of this connection."""
         self._loop = loop
-        self._threads = threads
+        self._away = Away(loop, threads)
         self._slow_apis = slow_apis
         self._waits = False
         """The next request has to, as its handler said."""
@@ -95,8 +96,6 @@ class ClientConnection(Source):
         max_bytes = settings[SOCKET_REQUEST_MAX_BYTES]
         self._exchange = Exchange(max_bytes, send=self._put, answered=self._answered, wake=self.wake)
         self._memory = memory.share(self.wake)
-        self._come: Callable[[], None] | None = None
-        """What to do now that it has come back."""
         self._is_cut = False
         """It ends once what works for it has come back."""
         self._is_ending = False
@@ -196,9 +195,7 @@ class ClientConnection(Source):
     def _look(self) -> None:
         """Something may have happened, or it is time for something."""
         self._goes_on = False  # its turn may have come while it was away
-        come, self._come = self._come, None
-        if come is not None:
-            come()
+        if self._away.came_back():
             self._memory.next_request()
         if self._is_cut:
             self.end()
@@ -292,8 +289,8 @@ class ClientConnection(Source):
                 self._answering = None
             exchange.took(reply, api_key, begun_ns)
             self._memory.next_request()
-        if not self.is_away:
-            self._flush()
+        if not self.is_away and self._flush() and (reply := exchange.reads_disk) is not None:
+            self._go_away(partial(self._read_away, reply))
         if not self.is_over and not self.is_away:
             self._settle_down()
 
@@ -371,30 +368,17 @@ class ClientConnection(Source):
     def _go_away(self, work: Callable[[], Callable[[], None]]) -> None:
         """Do ``work`` in another thread; what it answers is called in the loop. Raises OSError."""
         self._memory.is_receiving = False
-        self._loop.leave(self)
-        try:
-            self._threads.run(partial(self._work_away, work))
-        except RuntimeError as error:
-            self._loop.come_back(self)
-            raise OSError(f"the broker has no thread for this client: {error}") from error
-
-    def _work_away(self, work: Callable[[], Callable[[], None]]) -> None:
-        try:
-            self._come = work()
-        except Exception as error:  # noqa: BLE001 (the loop tells of it)
-            self._come = partial(_raise, error)
-        finally:
-            self._loop.come_back(self)
+        self._away.go(self, work)
 
     def _answer_away(self, request: Request, begun_ns: int) -> Callable[[], None]:
         reply = answer(self.connection, request.frame, self._ports)
         return partial(self._exchange.took, reply, request.api_key, begun_ns)
 
+    def _read_away(self, reply: DelayedReply) -> Callable[[], None]:
+        reply.read_disk()
+        return self._exchange.settle
+
     def _warm_away(self) -> Callable[[], None]:
         part, position, end = self._output.cold()
         warm(part, position, end)
         return partial(self._output.warmed, end)
-
-
-def _raise(error: Exception) -> None:
-    raise error

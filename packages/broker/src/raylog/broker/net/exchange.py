@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from raylog.broker.handlers.awaited import Wake, nobody
 from raylog.broker.handlers.context import DelayedReply, Reply
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.wire.frames import FrameBuffer
 
 __all__ = ["MAX_DELAYED_REPLIES", "PRODUCE", "Exchange", "Request"]
@@ -79,6 +79,12 @@ class Exchange:
         """The monotonic time at which the first delayed reply is ready whatever happens."""
         first = self._waiting[0].reply
         return inf if isinstance(first, bytes) else first.deadline_s
+
+    @property
+    def reads_disk(self) -> DelayedReply | None:
+        """The first delayed reply, if it waits for a disk."""
+        first = self._waiting[0].reply if self._waiting else None
+        return first if isinstance(first, DelayedReply) and first.waits_for_disk else None
 
     def next_request(self) -> Request | None:
         """The next whole request, unless it has to wait. Raises InvalidRequest when the stream cannot be read on."""

@@ -7,14 +7,14 @@ known from ``preadv`` with RWF_NOWAIT, which answers at once.
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.files import NO_ANSWER
+from raylog.broker.storage.disk.slices import FileSlice
 
 __all__ = ["COPY_BYTES", "Output", "SendFailed", "Sent", "warm"]
 
@@ -29,9 +29,6 @@ SAMPLE_BYTES = 128 * 1024
 
 JOINED_BYTES = 64 * 1024
 """Bytes up to this are joined for one system call."""
-
-_NO_ANSWER = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""The file system cannot say whether it would wait."""
 
 
 class SendFailed(OSError):
@@ -182,7 +179,7 @@ def _copied(part: FileSlice) -> bytes | FileSlice:
     try:
         got = os.preadv(part.fileno(), [data], part.position, os.RWF_NOWAIT)
     except OSError as error:
-        if error.errno not in _NO_ANSWER:
+        if error.errno not in NO_ANSWER:
             return part  # it would wait, or it fails: so it will when it is sent
         got = os.preadv(part.fileno(), [data], part.position)
     if got != part.length:
@@ -203,6 +200,6 @@ def _is_cached(part: FileSlice, position: int, end: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_ANSWER:
+        if error.errno not in NO_ANSWER:
             raise
     return True

@@ -185,6 +185,7 @@ class Partition(Replica):
         current_leader_epoch: LeaderEpoch = NO_EPOCH,
         last_fetched_epoch: LeaderEpoch = NO_EPOCH,
         min_one_batch: bool = True,
+        may_wait: bool = True,
     ) -> ReadInfo:
         """Find what lies at ``offset``; copies nothing. ``data`` is None when nothing is readable there yet.
 
@@ -192,7 +193,8 @@ class Partition(Replica):
         the reader's last record; where its log differs from ours, it gets ``diverging`` and no data. A follower serves
         consumers (KIP-392), below its own high watermark. Raises OffsetOutOfRange, also where a consumer's epoch is yet
         to come, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), OffsetNotAvailable when a
-        follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there.
+        follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there; without
+        ``may_wait`` WouldWait, where it takes the disk to know.
         """
         if self._following is None or isolation is Isolation.LOG_END:
             self.check_leader_epoch(current_leader_epoch)
@@ -204,7 +206,7 @@ class Partition(Replica):
         if diverging is not None:
             hw, stable = offsets.high_watermark.offset, offsets.stable.offset
             return ReadInfo(None, hw, stable, offsets.start, bound.offset, (), diverging)
-        data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch)
+        data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch, may_wait=may_wait)
         return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
 
     def _check_follower_has(self, offset: Offset, known: LeaderEpoch) -> None:

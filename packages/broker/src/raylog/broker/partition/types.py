@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.errors import DuplicateSequence
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
 

@@ -31,8 +31,10 @@ class ReplicationQuota:
         with self._lock:
             self._level -= count
 
-    def allows(self, rate: int, now_ms: MonotonicMs) -> bool:
-        """Whether more may be asked for. ``rate``: bytes per second now; FOREVER is no limit."""
+    def allows(self, rate: int, now_ms: MonotonicMs, pending: int = 0) -> bool:
+        """Whether more may be asked for. ``rate``: bytes per second now; FOREVER is no limit. ``pending``: bytes that
+        are about to be taken.
+        """
         with self._lock:
             if rate == FOREVER:
                 self._level, self._filled_ms = 0.0, now_ms
@@ -40,7 +42,7 @@ class ReplicationQuota:
             passed_ms = 0 if self._filled_ms is None else now_ms - self._filled_ms
             self._filled_ms = now_ms
             self._level = min(self._level + rate * passed_ms / 1000, rate * BURST_MS / 1000)
-            return self._level >= 0
+            return self._level >= pending
 
 
 def is_throttled(replicas: tuple[str, ...], partition: int, broker: int) -> bool:

@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import groupby
+from math import inf
 from typing import Protocol, cast
 from uuid import UUID
 
@@ -44,7 +45,8 @@ from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, Inc
 from raylog.broker.handlers.leaders import lease_held, node_endpoints
 from raylog.broker.handlers.records.fetch_read import Found, Wanted, read, resolve
 from raylog.broker.replication.delayed import FetchWatch, Interest, Level
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.files import WouldWait
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.errors import (
     ErrorCode,
     FetchSessionIdNotFound,
@@ -112,7 +114,10 @@ def _once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
 def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> Reply:
     """A full fetch: everything is in the request and in the response. It may begin a session."""
     fetch = _FullFetch(ctx, ports, request, by_id)
-    found = read(ctx, ports, request, fetch.wanted, first=True)
+    try:
+        found = read(ctx, ports, request, fetch.wanted, first=True, may_wait=ctx.may_wait)
+    except WouldWait:
+        return _LongPoll(ctx, ports, request, fetch, is_first=True, waits_for_disk=True)
     if fetch.wanted and request.max_wait_ms > 0 and not _enough(request, found):
         found.release()
         return _LongPoll(ctx, ports, request, fetch, is_first=False).reply()
@@ -166,6 +171,7 @@ class _FullFetch:
             topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
             at += len(parts)
         _count(ctx, request, zip(wanted, found.partitions, strict=True))
+        ports.leader_quota.take(found.throttled)
         return _encode(ctx, ports, session_id, topics, found.at_once)
 
     def leave(self) -> None:
@@ -208,6 +214,7 @@ class _SessionFetch:
             topic = topics.setdefault((name, topic_id), FetchedTopic(name, topic_id, []))
             cast("list[FetchedPartition[FileSlice]]", topic.partitions).append(found.partitions[number])
         _count(ctx, self._request, ((wanted[number], found.partitions[number]) for number in told))
+        ports.leader_quota.take(found.throttled)
         return _encode(ctx, ports, self._incremental.session_id, list(topics.values()), found.at_once)
 
     def leave(self) -> None:
@@ -227,6 +234,7 @@ class _LongPoll(DelayedReply):
         "_news",
         "_ports",
         "_request",
+        "_waits_for_disk",
     )
 
     def __init__(
@@ -237,8 +245,9 @@ class _LongPoll(DelayedReply):
         fetch: _Fetch,
         *,
         is_first: bool,
+        waits_for_disk: bool = False,
     ) -> None:
-        """``is_first``: nothing was read yet."""
+        """``is_first``: nothing was read yet. ``waits_for_disk``: to read takes the disk, as was found."""
         self._ctx, self._ports, self._request, self._fetch = ctx, ports, request, fetch
         self._deadline_s = time.monotonic() + request.max_wait_ms / 1000
         self._is_first = is_first
@@ -246,22 +255,35 @@ class _LongPoll(DelayedReply):
         self._found: tuple[list[Wanted], Found] | None = None
         self._error: RaylogError | None = None
         """It was overtaken by another request of its session."""
+        self._waits_for_disk = waits_for_disk
 
     def reply(self) -> Reply:
         """The response, if there is enough now, or this."""
-        self._look(in_time=self._request.max_wait_ms > 0)
-        return self if self._found is None and self._error is None else self.finish()
+        self._look(may_wait=self._ctx.may_wait, in_time=self._request.max_wait_ms > 0)
+        return self.finish() if self._has_ended else self
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._found is not None or self._error is not None
 
     @property
     def deadline_s(self) -> float:
-        return self._deadline_s
+        return inf if self._waits_for_disk else self._deadline_s
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self._waits_for_disk
+
+    def read_disk(self) -> None:
+        self._waits_for_disk = False
+        self._look(may_wait=True, in_time=time.monotonic() < self._deadline_s)
 
     def is_over(self) -> bool:
-        if self._found is None and self._error is None:
+        if not (self._has_ended or self._waits_for_disk):
             in_time = time.monotonic() < self._deadline_s
             if not in_time or self._news.take():
-                self._look(in_time=in_time)
-        return self._found is not None or self._error is not None
+                self._look(may_wait=False, in_time=in_time)
+        return self._has_ended
 
     def notify(self, wake: Wake) -> None:
         self._news.notify(wake)
@@ -284,13 +306,16 @@ class _LongPoll(DelayedReply):
             found[1].release()
         self._fetch.leave()
 
-    def _look(self, *, in_time: bool) -> None:
+    def _look(self, *, may_wait: bool, in_time: bool) -> None:
         try:
             wanted = self._fetch.look(self._news.come)
+            found = read(self._ctx, self._ports, self._request, wanted, first=self._is_first, may_wait=may_wait)
         except InvalidFetchSessionEpoch as error:
             self._error = error
             return
-        found = read(self._ctx, self._ports, self._request, wanted, first=self._is_first)
+        except WouldWait:
+            self._waits_for_disk = True
+            return
         self._is_first = False
         if in_time and not _enough(self._request, found):
             found.release()

@@ -26,7 +26,8 @@ from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint
 from raylog.broker.partition.partition import Isolation, Partition, ReadInfo
 from raylog.broker.replication.quota import is_throttled
-from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.disk.files import WouldWait
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -83,6 +84,8 @@ class Found(NamedTuple):
     size: int
     at_once: bool
     """Whether there is something that must be told at once: an error, a divergence, another replica to read from."""
+    throttled: int
+    """Of the bytes, those that count against leader.replication.throttled.rate once they are sent."""
 
     def release(self) -> None:
         """Give the slices back: they are not sent."""
@@ -122,18 +125,23 @@ def _replica_refusal(ctx: RequestContext, ports: Ports, request: FetchRequest) -
     return None
 
 
-def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], *, first: bool) -> Found:
+def read(
+    ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], *, first: bool, may_wait: bool
+) -> Found:
     """One pass: what each partition has now, until max_bytes are together.
 
-    ``first``: it is the request's first pass, in which followers' progress is noted.
+    ``first``: it is the request's first pass, in which followers' progress is noted. Raises WouldWait where it takes
+    the disk to know, without ``may_wait``; then nothing is held, and the pass can be made again.
     """
     read_one = (
-        _replica_reader(ports, request, first) if request.replica_id >= 0 else _consumer_reader(ctx, ports, request)
+        _replica_reader(ports, request, first, may_wait)
+        if request.replica_id >= 0
+        else _consumer_reader(ctx, ports, request, may_wait)
     )
     budget = min(request.max_bytes, ports.configs.broker()[FETCH_MAX_BYTES])
     partitions: list[FetchedPartition[FileSlice]] = []
     more: list[bool] = []
-    size, at_once = 0, False
+    size, at_once, throttled = 0, False, 0
     for one in wanted:
         part = one.part
         try:
@@ -142,7 +150,10 @@ def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[
             if part.max_bytes < 0 or budget < 0:
                 raise RaylogError(f"{one.tp}: max_bytes {min(part.max_bytes, budget)} is negative")
             ports.lease.check()
-            found, bound = read_one(one, min(part.max_bytes, max(budget - size, 0)), size == 0)
+            found, bound, is_throttled = read_one(one, min(part.max_bytes, max(budget - size, 0)), size == 0)
+        except WouldWait:
+            Found(partitions, more, size, at_once, throttled).release()
+            raise
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             at_once = True
             partitions.append(_failed(ports, request, one, failure(error, ctx, f"reading {one.tp}")))
@@ -151,25 +162,38 @@ def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[
         more.append(part.fetch_offset < bound)
         if found.records is not None:
             size += found.records.length
+            throttled += found.records.length if is_throttled else 0
         elif found.preferred_read_replica >= 0 or found.diverging_epoch.epoch >= 0:
             at_once = True
         partitions.append(found)
-    return Found(partitions, more, size, at_once)
+    return Found(partitions, more, size, at_once, throttled)
 
 
-ReadOne = Callable[[Wanted, int, bool], tuple[FetchedPartition[FileSlice], Offset]]
-"""Reads one partition, up to so many bytes, or one whole batch where that is asked; answers how far it could read."""
+class _Read(NamedTuple):
+    """One partition, as it was read."""
+
+    partition: FetchedPartition[FileSlice]
+    bound: Offset
+    """How far it could be read."""
+    is_throttled: bool
+    """Whether what was read counts against the leader's quota."""
 
 
-def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) -> ReadOne:
+ReadOne = Callable[[Wanted, int, bool], _Read]
+"""Reads one partition, up to so many bytes, or one whole batch where that is asked."""
+
+
+def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool, may_wait: bool) -> ReadOne:
     replica, epoch = BrokerId(request.replica_id), BrokerEpoch(request.replica_epoch)
     now_ms = ports.monotonic_ms()
     rate = ports.configs.broker()[LEADER_REPLICATION_THROTTLED_RATE]
+    taken = 0
 
-    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> tuple[FetchedPartition[FileSlice], Offset]:
+    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> _Read:
+        nonlocal taken
         part, partition = wanted.part, ports.partitions.get(wanted.tp, wanted.topic_id)
         throttled = _is_throttled(ports, partition, replica)
-        held_back = throttled and not ports.leader_quota.allows(rate, now_ms)
+        held_back = throttled and not ports.leader_quota.allows(rate, now_ms, taken)
         read = partition.read(
             Offset(part.fetch_offset),
             0 if held_back else max_bytes,
@@ -177,9 +201,8 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
             current_leader_epoch=_epoch(part.current_leader_epoch),
             last_fetched_epoch=_epoch(part.last_fetched_epoch),
             min_one_batch=min_one_batch and not held_back,
+            may_wait=may_wait,
         )
-        if throttled and read.data is not None:
-            ports.leader_quota.take(read.data.length)
         diverging = _diverging(read)
         if note_progress and read.diverging is None:
             try:
@@ -195,13 +218,16 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
                 if read.data is not None:
                     read.data.release()
                 raise
+        if throttled and read.data is not None:
+            taken += read.data.length
         high_watermark = partition.high_watermark  # its own fetch may have moved it
-        return (
+        return _Read(
             FetchedPartition(
                 part.partition, 0, high_watermark, high_watermark, read.log_start_offset, read.data,
                 diverging_epoch=diverging,
             ),
             read.bound,
+            throttled,
         )  # fmt: skip
 
     return read_one
@@ -226,14 +252,14 @@ def _is_throttled(ports: Ports, partition: Partition, replica: BrokerId) -> bool
     )
 
 
-def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -> ReadOne:
+def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest, may_wait: bool) -> ReadOne:
     committed = request.isolation_level != 0
     isolation = Isolation.COMMITTED if committed else Isolation.HIGH_WATERMARK
     rack = request.rack_id if ports.configs.broker()[REPLICA_SELECTOR_CLASS] == RACK_AWARE_SELECTOR else ""
     any_replica = bool(rack) or request.replica_id == DEBUGGING_CONSUMER
     look_up = ports.partitions.replica if any_replica else ports.partitions.get
 
-    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> tuple[FetchedPartition[FileSlice], Offset]:
+    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> _Read:
         part, partition = wanted.part, look_up(wanted.tp, wanted.topic_id)
         preferred = NO_REPLICA
         if rack and partition.is_leader:
@@ -245,8 +271,9 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
             current_leader_epoch=_epoch(part.current_leader_epoch),
             last_fetched_epoch=_epoch(part.last_fetched_epoch),
             min_one_batch=min_one_batch and preferred == NO_REPLICA,
+            may_wait=may_wait,
         )
-        return (
+        return _Read(
             FetchedPartition(
                 part.partition,
                 0,
@@ -259,6 +286,7 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
                 _diverging(read),
             ),
             read.bound,
+            is_throttled=False,
         )
 
     return read_one

@@ -5,14 +5,16 @@ methods raise OSError as the operating system does; the layers above turn it int
 log directory offline (see health.py).
 
 Who closes a file: each :class:`File` counts its holders. The one that opened it is the first, and gives it up by
-:meth:`File.close`; every reader and every :class:`FileSlice` on its way to a socket is another. Unlinking or closing a
-segment during a read or a send is therefore safe: the descriptor lives until the last hold is released. A file that is
-closed already never reaches the operating system: it raises :class:`FileClosed`, which is no failure of a disk.
+:meth:`File.close`; every reader and every slice (see ``slices``) on its way to a socket is another. Unlinking or
+closing a segment during a read or a send is therefore safe: the descriptor lives until the last hold is released. A
+file that is closed already never reaches the operating system: it raises :class:`FileClosed`, which is no failure of a
+disk.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import threading
@@ -21,13 +23,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from raylog.protocol.errors import NotLeaderOrFollower, StorageError
-from raylog.protocol.ids import FilePosition
 
 Buffer = bytes | bytearray | memoryview
 
 _fallocate = ctypes.CDLL(None).fallocate  # os.posix_fallocate would make the file longer
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
+
+NO_ANSWER = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""To RWF_NOWAIT: the file system cannot say whether a read would wait."""
 
 PIECE_BYTES = 128 * 1024
 """The most that one system call writes. For more, the kernel caches it in as large pieces of free memory, and where
@@ -49,6 +53,13 @@ class FileClosed(LogClosed):
     """
 
 
+class WouldWait(Exception):
+    """What is to be read is not in memory, and the caller may not wait for the disk. Nothing was done.
+
+    No OSError: nothing has failed.
+    """
+
+
 class File(Protocol):
     """An open file with positioned reads and writes; safe to share between threads that hold it.
 
@@ -65,6 +76,9 @@ class File(Protocol):
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes from ``position``; fewer only at the file's end."""
+
+    def pread_cached(self, length: int, position: int) -> Buffer:
+        """``length`` bytes from ``position``. WouldWait when not all of them are in the page cache, or in the file."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all ``buffers`` at ``position``; answers their length. OSError: a part may be written."""
@@ -139,39 +153,6 @@ class FileSystem(Protocol):
         """The room on the volume that holds the directory."""
 
 
-class FileSlice:
-    """Bytes ``position … position + length`` of a file, for sendfile; holds the file open until released.
-
-    Whoever gets a slice must call :meth:`release` exactly once, also on failure; the rest is idempotent.
-    """
-
-    __slots__ = ("file", "length", "position")
-
-    def __init__(self, file: File, position: FilePosition, length: int) -> None:
-        """Takes over one hold on ``file``: the caller has called ``file.acquire()``."""
-        self.file = file
-        self.position = position
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def fileno(self) -> int:
-        """The descriptor to send from."""
-        return self.file.fileno()
-
-    def read(self) -> bytes:
-        """A copy of the bytes; shorter only if the file was truncated meanwhile. Does not release."""
-        return self.file.pread(self.length, self.position)
-
-    def release(self) -> None:
-        """Give the file back."""
-        self.file.release()
-
-    def __repr__(self) -> str:
-        return f"FileSlice({self.file.path.name}, {self.position}+{self.length})"
-
-
 class RealFile:
     """A file of the operating system."""
 
@@ -206,6 +187,21 @@ class RealFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_cached(self, length: int, position: int) -> Buffer:
+        fd = self.fileno()
+        data = bytearray(length)
+        try:
+            got = os.preadv(fd, (data,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            got = 0
+        except OSError as error:
+            if error.errno not in NO_ANSWER:
+                raise
+            return self.pread(length, position)
+        if got != length:
+            raise WouldWait(f"{self.path}: {length} bytes at {position} are not in the page cache")
+        return data
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         fd = self.fileno()

@@ -32,6 +32,11 @@ def first_read(log: LogContents, held: HeldSegment, located: Located, length: in
         return check_first_read(log, held, located, length)
 
 
+def is_checked(segment: Segment, position: int, length: int) -> bool:
+    """Whether nothing of these bytes is yet to be checked."""
+    return segment.unchecked.checked_to(position) >= min(position + length, segment.unchecked_end)
+
+
 def check_first_read(log: LogContents, held: HeldSegment, located: Located, length: int) -> int:
     """Check what is unchecked of ``length`` bytes from the batch at ``located`` on; answers how many may be served.
 

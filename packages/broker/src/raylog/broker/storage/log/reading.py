@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.broker.storage.disk.files import FileClosed, FileSlice
+from raylog.broker.storage.disk.files import FileClosed, WouldWait
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.broker.storage.log.contents import LogContents
-from raylog.broker.storage.log.first_read import first_read, missing
+from raylog.broker.storage.log.first_read import first_read, is_checked, missing
 from raylog.broker.storage.segments.held import HeldSegment, hold
 from raylog.broker.storage.segments.segment import Segment
 from raylog.broker.storage.segments.segments import number_at
@@ -15,12 +16,14 @@ from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset
 
 
-def read(log: LogContents, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:  # noqa: C901 (one look at each way in which a log changes meanwhile)
+def read(  # noqa: C901 (one look at each way in which a log changes meanwhile)
+    log: LogContents, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool, may_wait: bool = True
+) -> FileSlice | None:
     """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
 
     ``max_bytes`` may cut the last batch, never the first one with ``min_one_batch``; without it a first batch that does
     not fit gives None. The caller releases the slice. Raises OffsetOutOfRange below the start and above the end,
-    StorageError, CorruptMessage.
+    StorageError, CorruptMessage; without ``may_wait`` WouldWait when it takes the disk to find or to check it.
     """
     while True:
         log.check_range(offset)
@@ -30,7 +33,7 @@ def read(log: LogContents, offset: Offset, max_bytes: int, bound: Mark, *, min_o
         try:
             for number in range(number_at(segments, offset), len(segments)):
                 segment = segments[number]
-                with hold(segment) as held:
+                with hold(segment, may_wait=may_wait) as held:
                     try:
                         located = held.find(offset)
                         end = _end_in(held, number, segments, bound)
@@ -49,12 +52,16 @@ def read(log: LogContents, offset: Offset, max_bytes: int, bound: Mark, *, min_o
                             return None
                         length = max(max_bytes, located.size)
                     if located.position < segment.unchecked_end:
+                        if not (may_wait or is_checked(segment, located.position, length)):
+                            raise WouldWait(f"{segment.log_path} is yet to be checked at {located.position}")
                         length = first_read(log, held, located, length)
                     return held.slice(located.position, length)
             if offset < log.offsets.high_watermark.offset:
                 raise _missing(log, segments, segments[-1], offset)
             return None
-        except FileClosed:
+        except FileClosed as error:
+            if not may_wait:
+                raise WouldWait(f"{log.tp} is being changed: {error}") from error
             log.await_change()  # it was deleted, or cut off, meanwhile: look again
 
 

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from raylog.broker.events import EventLog
-from raylog.broker.storage.disk.files import File, FileClosed, FileSlice
+from raylog.broker.storage.disk.files import File, FileClosed, WouldWait
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.broker.storage.segments.segment import Segment, placed
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import FilePosition, Offset
@@ -39,11 +40,14 @@ class Located(NamedTuple):
 class HeldSegment:
     """See the module. A context manager that gives the hold back; one thread uses it. Methods raise OSError."""
 
-    __slots__ = ("_file", "segment")
+    __slots__ = ("_file", "may_wait", "segment")
 
-    def __init__(self, segment: Segment, file: File) -> None:
-        """Takes over one hold on ``file``: the caller has called ``file.acquire()``."""
-        self.segment = segment
+    def __init__(self, segment: Segment, file: File, *, may_wait: bool = True) -> None:
+        """Takes over one hold on ``file``: the caller has called ``file.acquire()``.
+
+        ``may_wait``: whether :meth:`find` may wait for the disk; else it raises WouldWait instead.
+        """
+        self.segment, self.may_wait = segment, may_wait
         self._file: File | None = file
 
     def __enter__(self) -> HeldSegment:
@@ -85,23 +89,28 @@ class HeldSegment:
         """The first batch that ends at or after ``offset``; None when there is none.
 
         One index look-up and, as a rule, one read of 4 KB. An index that leads astray is rebuilt. Raises
-        CorruptMessage when the log file itself is damaged there.
+        CorruptMessage when the log file itself is damaged there, WouldWait.
         """
         segment = self.segment
+        if not (self.may_wait or segment.index.is_loaded):
+            raise WouldWait(f"{segment.index.path} is not in memory")
         try:
             return self._find_from(segment.index.lookup(offset), offset, trust=False)
-        except CorruptMessage:
+        except CorruptMessage as error:
+            if not self.may_wait:
+                raise WouldWait(f"the indexes have to be made anew: {error}") from error
             self.rebuild_indexes()
             return self._find_from(segment.index.lookup(offset), offset, trust=True)
 
     def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
         segment, file = self.segment, self._file or self._held()
+        pread = file.pread if self.may_wait else file.pread_cached
         end = segment.size
         first = position > 0 and not trust
         if first and position >= end:
             raise CorruptMessage(f"{segment.index.path} points beyond the log")
         while position < end:
-            chunk = file.pread(min(LOOKUP_BYTES, end - position), position)
+            chunk = pread(min(LOOKUP_BYTES, end - position), position)
             at, last = 0, len(chunk) - _PREFIX.size
             if last < 0:
                 raise CorruptMessage(f"{segment.log_path} ends inside a batch header at position {position}")
@@ -172,6 +181,6 @@ class HeldSegment:
         return fresh
 
 
-def hold(segment: Segment) -> HeldSegment:
+def hold(segment: Segment, *, may_wait: bool = True) -> HeldSegment:
     """What reads the log file, which stays open until that is given back. FileClosed when it is closed already."""
-    return HeldSegment(segment, segment.acquire())
+    return HeldSegment(segment, segment.acquire(), may_wait=may_wait)

@@ -60,6 +60,11 @@ class _Index:
             raise CorruptMessage(f"{self.path} is missing or damaged")
         return data
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is in memory: else the next look-up reads its file."""
+        return self._columns is not None
+
     def __len__(self) -> int:
         return len(self._columns_in_memory()[0])
 
