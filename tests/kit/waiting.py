@@ -10,6 +10,12 @@ from kit.machine import SLOWNESS
 
 T = TypeVar("T")
 
+MOST_SHARE = 0.2
+"""Of a processor, for looking: the others, and what is waited for, want to get on."""
+MOST_LATE = 0.02
+"""By which share of the time waited so far a wait may be longer for that."""
+LONGEST_PAUSE_S = 0.25
+
 
 def wait_until(
     condition: Callable[[], T],
@@ -21,14 +27,19 @@ def wait_until(
 ) -> T:
     """The first true answer of ``condition``; AssertionError naming ``what``, and what is ``instead``, after
     ``timeout_s`` seconds of the machine for which deadlines are chosen (``kit.machine``).
+
+    It looks each ``interval_s``, and less often where to look takes long, or the wait has lasted.
     """
     timeout_s *= SLOWNESS
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while True:
+        looked = time.monotonic()
         answer = condition()
         if answer:
             return answer
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= begun + timeout_s:
             found = "" if instead is None else f"; {instead()}"
             raise AssertionError(f"{what}: not within {timeout_s:g} s{found}")
-        time.sleep(interval_s)
+        pause = max((now - looked) * (1 / MOST_SHARE - 1), (now - begun) * MOST_LATE)
+        time.sleep(max(interval_s, min(pause, LONGEST_PAUSE_S)))
