@@ -236,7 +236,7 @@ class Node:
 
     def follower_has(self, topic: str, offset: int, *, leader_epoch: int = 0) -> None:
         """Broker 2 fetches at ``offset`` of the topic's first partition: it has all below."""
-        self.partition(topic).replica_fetched(
+        self.partition(topic).role.replica_fetched(
             BrokerId(2),
             BrokerEpoch(1),
             Offset(offset),

@@ -67,7 +67,7 @@ def lead(partition: Partition, epoch: int) -> None:
     """Have the partition led here, without followers, in this leader epoch."""
     broker = BrokerId(1)
     state = PartitionState((broker,), broker, LeaderEpoch(epoch), (broker,), version=epoch)
-    partition.become_leader(state, MonotonicMs(0))
+    partition.role.become_leader(state, MonotonicMs(0))
 
 
 def batch(

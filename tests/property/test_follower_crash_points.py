@@ -33,26 +33,26 @@ def take(partition: Partition, base: int, epochs: list[int], high_watermark: int
         for offset, epoch, value in rows
     )
     found = FetchedPartition(0, 0, high_watermark, high_watermark, log_start, memoryview(bytearray(data)))
-    partition.fetched(found, partition.leader_epoch, NOW)
-    partition.settle()
+    partition.role.fetched(found, partition.role.leader_epoch, NOW)
+    partition.role.settle()
     return rows
 
 
 def live(shelf: Shelf, had: list[Rows], told: list[int]) -> None:
     """What the log holds after each step goes into ``had``; the starts that the leader would hear, into ``told``."""
     partition = shelf.partition
-    partition.become_follower(LeaderEpoch(3))
+    partition.role.become_follower(LeaderEpoch(3))
     had.append(())
     for base in range(6):
         had.append(had[-1] + take(partition, base, [1 if base < 3 else 2], 0))
     had.append(had[-1] + take(partition, 6, [2, 3], 5))
     partition.flush()
-    partition.become_follower(LeaderEpoch(5))
+    partition.role.become_follower(LeaderEpoch(5))
     diverging = FetchedPartition[memoryview](0, diverging_epoch=EpochEndOffset(2, 5))
-    partition.fetched(diverging, LeaderEpoch(5), NOW)
+    partition.role.fetched(diverging, LeaderEpoch(5), NOW)
     had.append(had[-1][:5])
     had.append(had[-1] + take(partition, 5, [4, 5, 5], 6))
-    partition.fetch_failed(OffsetOutOfRange("t-0"), FetchedPartition(0, log_start_offset=100), LeaderEpoch(5), NOW)
+    partition.role.fetch_failed(OffsetOutOfRange("t-0"), FetchedPartition(0, log_start_offset=100), LeaderEpoch(5), NOW)
     had.append(())
     had.append(take(partition, 100, [5, 5], 101))
     for start, epoch in ((101, 6), (104, 7), (108, 8)):
@@ -60,7 +60,7 @@ def live(shelf: Shelf, had: list[Rows], told: list[int]) -> None:
         take(partition, partition.log_end_offset, [], 108, start)
         had.append(tuple(row for row in had[-1] if row[0] >= start))
         told.append(partition.durable_start)
-        partition.become_follower(LeaderEpoch(epoch))
+        partition.role.become_follower(LeaderEpoch(epoch))
         had.append(had[-1])
     assert told == [101, 104, 108]
     assert had[-1] == ()

@@ -359,7 +359,7 @@ class SimBroker:
         try:
             if self.replicas.partitions.get(tp) is not partition:
                 raise UnknownTopicOrPartition(f"{tp} is gone")
-            if not partition.check_committed(info):
+            if not partition.role.check_committed(info):
                 if self.engine.now < waiting.deadline:
                     return False
                 raise RequestTimedOut(f"{tp}: not committed in time")
@@ -369,6 +369,6 @@ class SimBroker:
             return True
         self.world.checker.acks(tp, partition.topic_id, self.id, info.last_offset)
         if self.engine.lines is not None:
-            self.engine.note(f"broker {self.id}: acks {tp} at {info.base_offset}, epoch {partition.leader_epoch}")
+            self.engine.note(f"broker {self.id}: acks {tp} at {info.base_offset}, epoch {partition.role.leader_epoch}")
         waiting.answer(info.failure(tp) or info.base_offset)
         return True

@@ -338,7 +338,9 @@ class SimLog:
 
     # --- reading
 
-    def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> Slice | None:
+    def read(
+        self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool, may_wait: bool = True
+    ) -> Slice | None:
         self.check_open()
         offsets = self._offsets
         if not offsets.start <= offset <= offsets.end.offset:

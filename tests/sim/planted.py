@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.role import Role
 from raylog.broker.partition.types import AppendInfo, ReadInfo
 from raylog.broker.replication.follower import Follower, ReplicaLog
 from raylog.broker.replication.leader import Leadership, Replica
@@ -81,7 +82,7 @@ class TruncatesToHighWatermark(Follower):
         return log.high_watermark
 
 
-class TruncatingPartition(Partition):
+class TruncatingRole(Role):
     follower = TruncatesToHighWatermark()
 
 
@@ -92,7 +93,7 @@ class JoinsAtHighWatermark(Leadership):
         return replica.end >= self.high_watermark
 
 
-class JoiningPartition(Partition):
+class JoiningRole(Role):
     leadership = JoinsAtHighWatermark
 
 
@@ -104,7 +105,7 @@ class JoinsWithDeleted(Leadership):
         return min([log_start, *(replica.log_start for replica in members if replica is not None)])
 
 
-class KeepingPartition(Partition):
+class KeepingRole(Role):
     leadership = JoinsWithDeleted
 
 
@@ -114,13 +115,8 @@ class BelievesAnyFetch(Leadership):
     def check_broker_epoch(self, broker_id: BrokerId, replica: Replica, epoch: BrokerEpoch) -> None: ...
 
 
-class FetchedWithoutEpoch(Partition):
-    """Fetches name no epoch, neither the leader's nor that of the last record."""
-
+class FetchedWithoutEpochRole(Role):
     leadership = BelievesAnyFetch
-
-    def read(self, *args: object, **more: object) -> ReadInfo:
-        return super().read(*args, **(more | {"current_leader_epoch": NO_EPOCH, "last_fetched_epoch": NO_EPOCH}))  # type: ignore[arg-type]
 
     def replica_fetched(
         self,
@@ -135,6 +131,13 @@ class FetchedWithoutEpoch(Partition):
         super().replica_fetched(replica, broker_epoch, offset, log_start, now_ms, leader_epoch=LeaderEpoch(NO_EPOCH))
 
 
+class FetchedWithoutEpoch(Partition):
+    """Fetches name no epoch, neither the leader's nor that of the last record."""
+
+    def read(self, *args: object, **more: object) -> ReadInfo:
+        return super().read(*args, **(more | {"current_leader_epoch": NO_EPOCH, "last_fetched_epoch": NO_EPOCH}))  # type: ignore[arg-type]
+
+
 class ForgetsThePending(Leadership):
     """The high watermark counts the ISR as written, while another may be by now."""
 
@@ -143,7 +146,7 @@ class ForgetsThePending(Leadership):
         return self.isr
 
 
-class ForgettingPartition(Partition):
+class ForgettingRole(Role):
     leadership = ForgetsThePending
 
 
@@ -162,11 +165,11 @@ class AcksWithTooFew(Leadership):
         return high_watermark >= required
 
 
-class AckingPartition(Partition):
+class AckingRole(Role):
     leadership = AcksWithTooFew
 
 
-class ForgetsProducers(Partition):
+class ForgetsProducers(Role):
     """Sequence numbers are only in the leader's memory: a new one starts without any."""
 
     def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
@@ -175,24 +178,26 @@ class ForgetsProducers(Partition):
         super().become_leader(state, now_ms)
 
 
-class AcksDuplicatesAtOnce(Partition):
+class AcksDuplicatesAtOnce(Role):
     """A retry of what is in the log is acknowledged, though the log of the leader is the only one."""
 
     def check_committed(self, info: AppendInfo) -> bool:
         return info.duplicate or super().check_committed(info)
 
 
-class KnowsTheNewestBatch(Partition):
-    """Producers are known by their newest batch, as Kafka's snapshots have them, and what is older is called a
-    duplicate.
-    """
-
+class KnowsTheNewestBatchRole(Role):
     def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         for producer in self.log.producers:
             newest = producer.batches[-1]
             producer.begin(producer.epoch)
             producer.add(newest)
         super().become_leader(state, now_ms)
+
+
+class KnowsTheNewestBatch(Partition):
+    """Producers are known by their newest batch, as Kafka's snapshots have them, and what is older is called a
+    duplicate.
+    """
 
     def append(self, batches: memoryview, *args: Any, **more: Any) -> AppendInfo:
         try:
@@ -363,12 +368,19 @@ ISR that may commit; or, once all is healed, others have not taken over, brokers
 PLANTED = {
     planted.design.name: planted
     for planted in (
-        _planted("truncate-to-hw", ACKED, partition=TruncatingPartition),
-        _planted("isr-joined-at-hw", ACKED, partition=JoiningPartition),
+        _planted("truncate-to-hw", ACKED, partition=partial(Partition, role=TruncatingRole)),
+        _planted("isr-joined-at-hw", ACKED, partition=partial(Partition, role=JoiningRole)),
         _planted(
-            "no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, PROGRESS, IN_TIME, partition=FetchedWithoutEpoch
+            "no-epoch-on-fetch",
+            ACKED,
+            MATCHING,
+            VISIBLE,
+            MIN_ISR,
+            PROGRESS,
+            IN_TIME,
+            partition=partial(FetchedWithoutEpoch, role=FetchedWithoutEpochRole),
         ),
-        _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
+        _planted("hw-without-pending-union", ACKED, partition=partial(Partition, role=ForgettingRole)),
         _planted(
             "registration-race",
             ONE_LEADER,
@@ -381,15 +393,15 @@ PLANTED = {
         ),
         _planted("unchecked-writes", FENCED, INCARNATION, controller=partial(controller, writes=UncheckedWrites)),
         _planted("no-lease", ENDS, lease=EndlessLease),
-        _planted("sequence-reset", ONCE, partition=ForgetsProducers),
-        _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
-        _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
-        _planted("joins-with-deleted", DELETED, partition=KeepingPartition),
+        _planted("sequence-reset", ONCE, partition=partial(Partition, role=ForgetsProducers)),
+        _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=partial(Partition, role=AcksDuplicatesAtOnce)),
+        _planted("older-is-duplicate", ACKED, partition=partial(KnowsTheNewestBatch, role=KnowsTheNewestBatchRole)),
+        _planted("joins-with-deleted", DELETED, partition=partial(Partition, role=KeepingRole)),
         _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
         _planted("state-before-its-effects", PROGRESS, IN_TIME, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("membership-ends-by-an-error", PROGRESS, IN_TIME, loops=EndingLoops),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
-        _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
+        _planted("ack-below-min-isr", MIN_ISR, partition=partial(Partition, role=AckingRole)),
         _planted("cut-off-is-chosen", CHOSEN, TAKEN_OVER, controller=partial(controller, machine=FencesNobody)),
         _planted("odd-node-stops-all", *NOTHING_DECIDED, reading=stops_at_odd_nodes),
         _planted("orphan-stops-all", *NOTHING_DECIDED, controller=partial(controller, machine=StopsAtOrphans)),

@@ -214,7 +214,7 @@ class Replicas:
         log.on_append = lambda log, batches: checker.appended(tp, broker.id, log, batches)
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
-        log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
+        log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.role.is_leader)
         return partition
 
     # --- leading: Fetch and ListOffsets
@@ -268,7 +268,7 @@ class Replicas:
             last_fetched_epoch=request.last_fetched_epoch,
         )
         if is_first and read.diverging is None:
-            partition.replica_fetched(
+            partition.role.replica_fetched(
                 request.replica,
                 request.epoch,
                 request.offset,
@@ -292,10 +292,10 @@ class Replicas:
     def ends(self, request: EndsRequest) -> Ends:
         """As the ListOffsets handler (KIP-207). Raises OffsetNotAvailable and what has the client look elsewhere."""
         partition = self.table.get(request.tp)
-        partition.check_leader_epoch(request.leader_epoch)
+        partition.role.check_leader_epoch(request.leader_epoch)
         end = partition.high_watermark
-        if end < partition.epoch_start_offset:
-            raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.epoch_start_offset}")
+        if end < partition.role.epoch_start_offset:
+            raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.role.epoch_start_offset}")
         return Ends(end, (self._broker.id, self._broker.epoch), partition.topic_id)
 
     def _wake_soon(self) -> None:
@@ -324,7 +324,7 @@ class Replicas:
             broker.epoch,
             partition.log_end_offset,
             followed.leader_epoch,
-            partition.last_fetched_epoch,
+            partition.role.last_fetched_epoch,
             partition.durable_start,
         )
 
@@ -350,13 +350,13 @@ class Replicas:
                     pause = BACKOFF_MS
                 case OutOfRange(start, error):
                     found = FetchedPartition[memoryview](tp.partition, log_start_offset=start)
-                    partition.fetch_failed(error, found, followed.leader_epoch, TimestampMs(0))
+                    partition.role.fetch_failed(error, found, followed.leader_epoch, TimestampMs(0))
                 case RaylogError():
                     found = FetchedPartition(tp.partition)
-                    partition.fetch_failed(answer, found, followed.leader_epoch, TimestampMs(0))
+                    partition.role.fetch_failed(answer, found, followed.leader_epoch, TimestampMs(0))
                 case _:
-                    partition.fetched(answer, followed.leader_epoch, TimestampMs(0))
-                    partition.settle()
+                    partition.role.fetched(answer, followed.leader_epoch, TimestampMs(0))
+                    partition.role.settle()
         except RaylogError:
             pause = BACKOFF_MS
         self._engine.at(pause, self._broker.serving, lambda: self._fetch(tp, followed))
@@ -380,7 +380,7 @@ class Replicas:
 
     def _await_deleted(self, partition: Partition, start: Offset, deadline: int, answer: Answer) -> None:
         try:
-            is_everywhere = partition.low_watermark >= start
+            is_everywhere = partition.role.low_watermark >= start
         except RaylogError as error:
             answer(error)
             return
@@ -418,16 +418,16 @@ class Replicas:
         self.table.retry()
         self.give_up_failed()
         for tp, partition in self.partitions.items():
-            if partition.is_leader:
+            if partition.role.is_leader:
                 self._propose(tp)
         self._engine.at(self._broker.world.lag_ms // 2, self._broker.serving, self._look_at_isrs)
 
     def _propose(self, tp: TopicPartition) -> None:
         broker, partition = self._broker, self.partitions.get(tp)
-        if partition is None or not partition.is_leader or tp in self._proposing:
+        if partition is None or not partition.role.is_leader or tp in self._proposing:
             return
         state = broker.state
-        found = partition.proposal(broker.clock(), {each.id: each.epoch for each in state.brokers.values()})
+        found = partition.role.proposal(broker.clock(), {each.id: each.epoch for each in state.brokers.values()})
         if found is None:
             return
         change = found
@@ -447,12 +447,12 @@ class Replicas:
 
     def _take_outcome(self, change: IsrChange, outcome: Outcome) -> None:
         partition = self.partitions.get(change.tp)
-        if partition is None or not partition.is_leader or partition.topic_id != change.topic_id:
+        if partition is None or not partition.role.is_leader or partition.topic_id != change.topic_id:
             return
         if outcome.state is not None:
             self.table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is not Verdict.OK:
-            partition.refused(change.version)
+            partition.role.refused(change.version)
         self._wake()
         if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
             self._engine.at(BACKOFF_MS, self._broker.serving, lambda: self._propose(change.tp))

@@ -109,7 +109,9 @@ def test_consumer_behind_the_near_log_start_reads_from_the_leader(cluster: InPro
     wait_until(lambda: near.high_watermark == len(sent), WAIT_S, "the replica knows what is committed")
     delete_records(near.log, Offset(15))
     led = cluster.brokers[LEADER].partitions.get(TP)
-    wait_until(lambda: not led.readable_replicas(Offset(0)), WAIT_S, "the leader hears where the replica's log begins")
+    wait_until(
+        lambda: not led.role.readable_replicas(Offset(0)), WAIT_S, "the leader hears where the replica's log begins"
+    )
     before = {n: bytes_out(broker) for n, broker in cluster.brokers.items()}
     read: list[bytes] = []
     with Consumer(cluster.bootstrap_servers, ["t"], **CONSUMER) as consumer:

@@ -170,7 +170,7 @@ def test_nothing_is_acknowledged_once_the_lease_has_lapsed(leader: Leader, clien
     wait_until(lambda: leader.node.produces.waiting == 1, WAIT_S, "the produce waits")
     leader.node.lease_held = False
     partition = leader.node.partition("t")
-    partition.replica_fetched(
+    partition.role.replica_fetched(
         BrokerId(FOLLOWER), BrokerEpoch(EPOCH), Offset(1), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
     )
     assert leader.high_watermark == 1
@@ -307,7 +307,7 @@ def test_consumer_is_sent_to_the_near_replica_that_has_its_offset(tmp_path: Path
             return found.error_code, found.preferred_read_replica
 
         def has(follower: int, start: int, end: int) -> None:
-            node.partition("t").replica_fetched(
+            node.partition("t").role.replica_fetched(
                 BrokerId(follower), BrokerEpoch(EPOCH), Offset(end), Offset(start), MonotonicMs(0),
                 leader_epoch=LeaderEpoch(0),
             )  # fmt: skip
@@ -336,7 +336,7 @@ def test_a_follower_serves_consumers_in_its_rack_below_its_high_watermark(tmp_pa
             for offset, value in enumerate((b"a", b"b"))
         )
         answer = FetchedPartition(0, 0, 1, 1, 0, memoryview(bytearray(records)))
-        partition.fetched(answer, LeaderEpoch(3), TimestampMs(0))
+        partition.role.fetched(answer, LeaderEpoch(3), TimestampMs(0))
 
         def fetch(
             offset: int, *, rack: str = "rack-1", epoch: int = -1, replica: int = -1

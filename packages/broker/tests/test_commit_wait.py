@@ -18,12 +18,13 @@ TIMEOUT_MS = 5_000
 
 
 class Led:
-    """A led partition, as far as a wait looks at it."""
+    """A led partition, as far as a wait looks at it, and its role."""
 
     def __init__(self, table: DelayedOperations, index: int) -> None:
         self.tp = TopicPartition(TopicName("t"), PartitionIndex(index))
         self._table = table
         self._high_watermark = Offset(0)
+        self.role = self
 
     def commit(self) -> None:
         self._high_watermark = Offset(1)

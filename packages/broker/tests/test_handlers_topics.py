@@ -212,7 +212,7 @@ def test_topic_whose_deletion_is_asked_twice_stays(node: Node) -> None:
     node.create_topic("stays")
     [answer] = ask(node, "DeleteTopics", 6, topics=[{"name": "stays"}, {"name": "stays"}]).responses
     assert (answer.name, answer.error_code) == ("stays", ErrorCode.invalid_request)
-    assert node.partition("stays").is_leader
+    assert node.partition("stays").role.is_leader
 
 
 @pytest.mark.parametrize(

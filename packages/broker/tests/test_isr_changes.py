@@ -42,7 +42,7 @@ class Table:
         return self._partition
 
     def isr_answered(self, tp: Tp, topic_id: TopicId, state: PartitionState) -> None:
-        self._partition.update(state, MonotonicMs(0))
+        self._partition.role.update(state, MonotonicMs(0))
         self.answered += 1
 
     def give_up_failed(self) -> dict[Tp, tuple[TopicId, str]]:
@@ -68,7 +68,7 @@ class Refuses:
 def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, epoch=0)
     partition = shelf.partition
-    partition.become_leader(STATE, MonotonicMs(0))
+    partition.role.become_leader(STATE, MonotonicMs(0))
     table = Table(partition)
     changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops())
     caught_up: list[Tp] = []
@@ -78,11 +78,11 @@ def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path
         changes.caught_up(tp)
 
     def fetch() -> None:
-        partition.replica_fetched(
+        partition.role.replica_fetched(
             DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
         )
 
-    partition.on_caught_up = note
+    partition.subscriptions.on_caught_up = note
     changes.start()
     try:
         fetch()
@@ -108,8 +108,8 @@ def test_proposal_that_meets_a_defect_is_made_again(tmp_path: Path) -> None:
             return super().propose(controller_id, payload)
 
     shelf = open_shelf(tmp_path, epoch=0)
-    shelf.partition.become_leader(STATE, MonotonicMs(0))
-    shelf.partition.replica_fetched(
+    shelf.partition.role.become_leader(STATE, MonotonicMs(0))
+    shelf.partition.role.replica_fetched(
         DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
     )
     table = Table(shelf.partition)
@@ -130,12 +130,12 @@ def test_refusal_is_not_taken_for_one_of_another_topic(tmp_path: Path) -> None:
     first, second = open_shelf(tmp_path / "1", epoch=0), open_shelf(tmp_path / "2", epoch=0)
     second.partition.topic_id = TopicId(UUID(int=77))
     for shelf in (first, second):
-        shelf.partition.become_leader(STATE, MonotonicMs(0))
-        shelf.partition.replica_fetched(
+        shelf.partition.role.become_leader(STATE, MonotonicMs(0))
+        shelf.partition.role.replica_fetched(
             DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
         )
     live = {broker: info.epoch for broker, info in LIVE.items()}
-    assert second.partition.proposal(MonotonicMs(0), live) is not None
+    assert second.partition.role.proposal(MonotonicMs(0), live) is not None
 
     class Replaced(Table):
         def led(self) -> dict[Tp, Partition]:

@@ -145,7 +145,7 @@ def test_a_deletion_waits_for_the_in_sync_replicas(node: Node) -> None:
     node.answer(produce_request("r", encode_batch([Record(b"x")] * 3))[4:])
 
     def fetched(offset: int, start: int) -> None:
-        partition.replica_fetched(
+        partition.role.replica_fetched(
             BrokerId(2), BrokerEpoch(0), Offset(offset), Offset(start), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
         )
 
@@ -339,7 +339,7 @@ def test_acks_all_answers_duplicates_once_they_are_committed(node: Node) -> None
     """Also one whose offsets are no longer known, whose answer counts as success."""
     members = (BrokerId(1), BrokerId(2))
     partition = node.partition("t")
-    partition.become_leader(PartitionState(members, members[0], LeaderEpoch(1), members), MonotonicMs(0))
+    partition.role.become_leader(PartitionState(members, members[0], LeaderEpoch(1), members), MonotonicMs(0))
 
     def send(sequence: int) -> DelayedReply:
         batch = encode_batch([Record(b"x", timestamp=1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -350,7 +350,9 @@ def test_acks_all_answers_duplicates_once_they_are_committed(node: Node) -> None
     replies = [send(sequence) for sequence in (*range(7), 0, 6)]
     assert not any(reply.is_over() for reply in replies), "nothing is committed"
     end = partition.log_end_offset
-    partition.replica_fetched(members[1], BrokerEpoch(0), end, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1))
+    partition.role.replica_fetched(
+        members[1], BrokerEpoch(0), end, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
+    )
     assert all(reply.is_over() for reply in replies)
     answers = [parse_produce_response(9, reply.finish())[1].topics[0].partitions[0] for reply in replies]
     told = [(part.error_code, part.base_offset) for part in answers]

@@ -146,12 +146,12 @@ def test_only_a_leader_serves(log_dir: Path) -> None:
     lead(partition, 3)
     with pytest.raises(FencedLeaderEpoch):
         lead(partition, 2)
-    partition.check_leader_epoch(LeaderEpoch(3))
+    partition.role.check_leader_epoch(LeaderEpoch(3))
     with pytest.raises(FencedLeaderEpoch):
         partition.read(Offset(0), 1, current_leader_epoch=LeaderEpoch(2))
     with pytest.raises(UnknownLeaderEpoch):
         partition.read(Offset(0), 1, current_leader_epoch=LeaderEpoch(4))
-    partition.resign()
+    partition.role.resign()
     for use in (
         lambda: append(partition, b"b"),
         lambda: partition.read(Offset(0), 1),
@@ -181,7 +181,7 @@ def test_log_is_flushed_each_so_many_records(log_dir: Path) -> None:
 def test_advances_are_told_with_their_bytes(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
     told: list[tuple[object, int, int]] = []
-    shelf.partition.on_advance = lambda tp, size, high_watermark: told.append((tp, size, high_watermark))
+    shelf.partition.subscriptions.on_advance = lambda tp, size, high_watermark: told.append((tp, size, high_watermark))
     data = batch(b"a", producer=(1, 0, 0))
     shelf.partition.append(data, now_ms=NOW)
     shelf.partition.append(data, now_ms=NOW)
@@ -334,7 +334,7 @@ def test_deleting_leaves_slices_readable(log_dir: Path) -> None:
     append(shelf.partition, b"a")
     data = shelf.partition.read(Offset(0), 1 << 20).data
     assert data is not None
-    shelf.partition.resign()
+    shelf.partition.role.resign()
     shelf.dirs.delete(TP)
     assert [record.value for record in decode_batches(data.read())] == [b"a"]
     data.release()

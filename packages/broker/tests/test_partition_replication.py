@@ -70,19 +70,19 @@ class Group:
         )
         for other in self.shelves:
             if other != broker:
-                self[other].become_follower(self.state.leader_epoch)
-        self.leader.become_leader(self.state, START)
+                self[other].role.become_follower(self.state.leader_epoch)
+        self.leader.role.become_leader(self.state, START)
 
     def change_isr(self, *isr: int) -> None:
         before = self.state
         self.state = PartitionState(
             before.replicas, before.leader, before.leader_epoch, tuple(map(BrokerId, isr)), version=before.version + 1
         )
-        self.leader.update(self.state, START)
+        self.leader.role.update(self.state, START)
 
     def ask(self, broker: int, max_bytes: int = 1 << 20) -> FetchedPartition[memoryview]:
         """What the leader answers to a fetch of ``broker``. Raises what it answers as an error."""
-        return self.ask_in(self[broker].leader_epoch, broker, max_bytes)
+        return self.ask_in(self[broker].role.leader_epoch, broker, max_bytes)
 
     def ask_in(self, epoch: LeaderEpoch, broker: int, max_bytes: int) -> FetchedPartition[memoryview]:
         follower, leader = self[broker], self.leader
@@ -91,10 +91,10 @@ class Group:
             max_bytes,
             isolation=Isolation.LOG_END,
             current_leader_epoch=epoch,
-            last_fetched_epoch=follower.last_fetched_epoch,
+            last_fetched_epoch=follower.role.last_fetched_epoch,
         )
         if read.diverging is None:
-            leader.replica_fetched(
+            leader.role.replica_fetched(
                 BrokerId(broker),
                 BrokerEpoch(0),
                 follower.log_end_offset,
@@ -113,15 +113,15 @@ class Group:
     def fetch(self, broker: int, max_bytes: int = 1 << 20) -> FetchedPartition[memoryview]:
         """One fetch of ``broker``, taken in."""
         follower = self[broker]
-        epoch = follower.leader_epoch
+        epoch = follower.role.leader_epoch
         try:
             found = self.ask_in(epoch, broker, max_bytes)
         except OffsetOutOfRange as error:
             found = FetchedPartition(0, 1, log_start_offset=self.leader.log_start_offset)
-            follower.fetch_failed(error, found, epoch, NOW)
+            follower.role.fetch_failed(error, found, epoch, NOW)
         else:
-            follower.fetched(found, epoch, NOW)
-        follower.settle()
+            follower.role.fetched(found, epoch, NOW)
+        follower.role.settle()
         return found
 
     def replicate(self, *brokers: int) -> None:
@@ -179,7 +179,7 @@ def test_followers_have_the_leaders_bytes_epochs_and_high_watermark(group: Group
 
 def test_nothing_is_committed_before_all_members_have_it(group: Group) -> None:
     told: list[int] = []
-    group.leader.on_advance = lambda tp, size, high_watermark: told.append(high_watermark)
+    group.leader.subscriptions.on_advance = lambda tp, size, high_watermark: told.append(high_watermark)
     append(group.leader, b"a")
     group.fetch(2)
     group.fetch(2)
@@ -191,8 +191,8 @@ def test_nothing_is_committed_before_all_members_have_it(group: Group) -> None:
 
 def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(group: Group) -> None:
     told: list[tuple[str, int]] = []
-    group.leader.on_append = lambda tp, size: told.append(("append", size))
-    group.leader.on_advance = lambda tp, size, high_watermark: told.append(("advance", size))
+    group.leader.subscriptions.on_append = lambda tp, size: told.append(("append", size))
+    group.leader.subscriptions.on_advance = lambda tp, size, high_watermark: told.append(("advance", size))
     size = len(batch(b"a"))
     append(group.leader, b"a")
     append(group.leader, b"a")
@@ -202,12 +202,12 @@ def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(grou
 
 def test_nothing_is_asked_of_the_controller_without_need(group: Group) -> None:
     group.replicate()
-    assert group.leader.proposal(START, LIVE) is None
+    assert group.leader.role.proposal(START, LIVE) is None
 
 
 def test_follower_wakes_its_consumers_when_more_is_committed(group: Group) -> None:
     told: list[tuple[TopicPartition, int]] = []
-    group[2].on_advance = lambda tp, size, high_watermark: told.append((tp, high_watermark))
+    group[2].subscriptions.on_advance = lambda tp, size, high_watermark: told.append((tp, high_watermark))
     append(group.leader, b"a")
     group.fetch(2)
     group.fetch(3)
@@ -225,10 +225,10 @@ def test_an_answer_that_comes_twice_does_no_harm(group: Group) -> None:
     append(group.leader, b"b")
     found = group.ask(2)
     for _ in range(2):
-        group[2].fetched(found, LeaderEpoch(1), NOW)
+        group[2].role.fetched(found, LeaderEpoch(1), NOW)
     append(group.leader, b"c")
     group.replicate()
-    group[2].fetched(found, LeaderEpoch(1), NOW)
+    group[2].role.fetched(found, LeaderEpoch(1), NOW)
     assert group.files(2) == group.files(1)
 
 
@@ -247,7 +247,7 @@ def test_damaged_bytes_are_not_appended(group: Group) -> None:
     assert found.records is not None
     found.records[-1] ^= 1
     with pytest.raises(CorruptMessage):
-        group[2].fetched(found, LeaderEpoch(1), NOW)
+        group[2].role.fetched(found, LeaderEpoch(1), NOW)
     assert group[2].log_end_offset == 0
 
 
@@ -256,17 +256,19 @@ def test_late_answers_of_a_former_leader_are_refused(group: Group) -> None:
     found = group.ask(2)
     group.elect(3)
     with pytest.raises(NotLeaderOrFollower):
-        group[2].fetched(found, LeaderEpoch(1), NOW)
-    group[2].resign()
+        group[2].role.fetched(found, LeaderEpoch(1), NOW)
+    group[2].role.resign()
     with pytest.raises(NotLeaderOrFollower):
-        group[2].fetched(found, LeaderEpoch(2), NOW)
+        group[2].role.fetched(found, LeaderEpoch(2), NOW)
     assert (group[2].log_end_offset, group.files(2)) == (0, b""), "nothing of them is stored"
 
 
 def test_fetches_are_fenced_by_both_epochs(group: Group) -> None:
     def fetched(broker_epoch: int, leader_epoch: int) -> None:
         leader, offset = LeaderEpoch(leader_epoch), Offset(0)
-        group.leader.replica_fetched(BrokerId(2), BrokerEpoch(broker_epoch), offset, offset, START, leader_epoch=leader)
+        group.leader.role.replica_fetched(
+            BrokerId(2), BrokerEpoch(broker_epoch), offset, offset, START, leader_epoch=leader
+        )
 
     fetched(4, 1)
     with pytest.raises(StaleBrokerEpoch):
@@ -276,10 +278,12 @@ def test_fetches_are_fenced_by_both_epochs(group: Group) -> None:
     with pytest.raises(UnknownLeaderEpoch):
         fetched(4, 2)
     append(group.leader, b"a")
-    group.leader.replica_fetched(BrokerId(3), BrokerEpoch(4), Offset(1), Offset(0), START, leader_epoch=LeaderEpoch(1))
+    group.leader.role.replica_fetched(
+        BrokerId(3), BrokerEpoch(4), Offset(1), Offset(0), START, leader_epoch=LeaderEpoch(1)
+    )
     for stale in (3, 4):
         with contextlib.suppress(StaleBrokerEpoch, FencedLeaderEpoch):
-            group.leader.replica_fetched(
+            group.leader.role.replica_fetched(
                 BrokerId(2), BrokerEpoch(stale), Offset(1), Offset(0), START, leader_epoch=LeaderEpoch(4 - stale)
             )
     assert group.leader.high_watermark == 0, "a fenced fetch tells nothing of its replica"
@@ -302,13 +306,13 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
         append(group.leader, value)
     group.replicate()
     told: list[tuple[TopicPartition, Offset]] = []
-    group.leader.on_low_watermark = lambda tp, offset: told.append((tp, offset))
+    group.leader.subscriptions.on_low_watermark = lambda tp, offset: told.append((tp, offset))
     group.leader.delete_records(Offset(2))
     group.replicate()
     assert told == [], "followers say with the next fetch where they begin"
     group.replicate()
     assert [group[broker].log_start_offset for broker in BROKERS] == [2, 2, 2]
-    assert group.leader.low_watermark == 2
+    assert group.leader.role.low_watermark == 2
     assert told == [(TP, 0), (TP, 2)], "when the one has told, and when both have"
     group.replicate()
     assert len(told) == 2
@@ -320,15 +324,15 @@ def test_records_are_deleted_once_eligible_replicas_know_it_too(group: Group) ->
         append(group.leader, value)
     group.replicate()
     group.replicate()
-    assert group.leader.low_watermark == 0
+    assert group.leader.role.low_watermark == 0
     before = group.state
     group.state = replace(before, isr=(BrokerId(1),), elr=(BrokerId(2),), version=before.version + 1)
-    group.leader.update(group.state, START)
+    group.leader.role.update(group.state, START)
     group.leader.delete_records(Offset(2))
-    assert group.leader.low_watermark == 0
+    assert group.leader.role.low_watermark == 0
     group.fetch(2)
     group.fetch(2)
-    assert group.leader.low_watermark == 2
+    assert group.leader.role.low_watermark == 2
 
 
 def test_a_follower_that_said_where_its_log_begins_keeps_to_it_after_a_crash(tmp_path: Path) -> None:
@@ -395,7 +399,7 @@ def test_a_new_leader_commits_what_it_has_and_knows_late_how_far(group: Group) -
         group.fetch(broker)
     assert group[2].high_watermark == 0
     group.elect(2)
-    assert group.leader.epoch_start_offset == 2
+    assert group.leader.role.epoch_start_offset == 2
     assert group.leader.high_watermark == 0
     group.replicate()
     assert values(group.leader) == [b"a", b"b"]
@@ -480,14 +484,14 @@ def test_truncation_forgets_what_producers_lost_and_nothing_else(tmp_path: Path,
 def test_roles_are_fenced_by_leader_epoch(group: Group) -> None:
     group.elect(2)
     with pytest.raises(FencedLeaderEpoch):
-        group[1].become_leader(PartitionState((BrokerId(1),), BrokerId(1), LeaderEpoch(1)), START)
+        group[1].role.become_leader(PartitionState((BrokerId(1),), BrokerId(1), LeaderEpoch(1)), START)
     with pytest.raises(FencedLeaderEpoch):
-        group[2].become_follower(LeaderEpoch(1))
+        group[2].role.become_follower(LeaderEpoch(1))
     with pytest.raises(NotLeaderOrFollower):
         append(group[1], b"a")
-    assert (group[1].is_leader, group[1].is_follower) == (False, True)
-    group[2].become_leader(group.state, START)
-    assert group[2].is_leader
+    assert (group[1].role.is_leader, group[1].role.is_follower) == (False, True)
+    group[2].role.become_leader(group.state, START)
+    assert group[2].role.is_leader
 
 
 # --- acks=all ------------------------------------------------------------------------------------------------
@@ -497,14 +501,14 @@ def test_acks_all_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
     group = Group(tmp_path, **{"min.insync.replicas": 2})
     group.elect(1)
     info = group.leader.append(batch(b"a"), acks=ACKS_ALL, now_ms=NOW)
-    assert not group.leader.check_committed(info)
+    assert not group.leader.role.check_committed(info)
     group.change_isr(1, 2)
     group.replicate(2)
-    assert group.leader.check_committed(info)
+    assert group.leader.role.check_committed(info)
     late = group.leader.append(batch(b"b"), acks=ACKS_ALL, now_ms=NOW)
     group.change_isr(1)
     with pytest.raises(NotEnoughReplicasAfterAppend):
-        group.leader.check_committed(late)
+        group.leader.role.check_committed(late)
     assert group.leader.high_watermark == 1, "it stands still below min.insync.replicas"
     with pytest.raises(NotEnoughReplicas):
         group.leader.append(batch(b"c"), acks=ACKS_ALL, now_ms=NOW)
@@ -517,37 +521,37 @@ def test_an_append_is_not_acknowledged_in_another_leader_epoch(group: Group) -> 
     was_leader = group.leader
     group.elect(2)
     with pytest.raises(NotLeaderOrFollower):
-        was_leader.check_committed(info)
+        was_leader.role.check_committed(info)
     append(group.leader, b"other")
     group.replicate()
     group.elect(1)
     group.replicate()
     assert group.leader.high_watermark == 1
     with pytest.raises(NotLeaderOrFollower):
-        group.leader.check_committed(info)
+        group.leader.role.check_committed(info)
 
 
 def test_a_leader_without_followers_commits_at_once_and_goes_on_when_some_come(tmp_path: Path) -> None:
     group = Group(tmp_path, (1, 2))
     alone = PartitionState((BrokerId(1),), BrokerId(1), LeaderEpoch(1), (BrokerId(1),), version=1)
-    group[1].become_leader(alone, START)
+    group[1].role.become_leader(alone, START)
     info = group[1].append(batch(b"a"), acks=ACKS_ALL, now_ms=NOW)
-    assert group[1].check_committed(info)
+    assert group[1].role.check_committed(info)
     both, me = (BrokerId(1), BrokerId(2)), BrokerId(1)
     group.state = PartitionState(both, me, LeaderEpoch(1), (me,), version=2)
-    group[1].update(group.state, START)
+    group[1].role.update(group.state, START)
     append(group[1], b"b")
     assert group[1].high_watermark == 2
-    group[2].become_follower(LeaderEpoch(1))
+    group[2].role.become_follower(LeaderEpoch(1))
     group.replicate()
-    assert group[1].wants_proposal
-    change = group[1].proposal(START, {broker: BrokerEpoch(0) for broker in both})
+    assert group[1].role.wants_proposal
+    change = group[1].role.proposal(START, {broker: BrokerEpoch(0) for broker in both})
     assert change is not None
     assert [member for member, _ in change.isr] == [1, 2]
     group.change_isr(1, 2)
     append(group[1], b"c")
     assert group[1].high_watermark == 2
-    group[1].update(PartitionState((me,), me, LeaderEpoch(1), (me,), version=9), START)
+    group[1].role.update(PartitionState((me,), me, LeaderEpoch(1), (me,), version=9), START)
     assert group[1].high_watermark == 3
     group.close()
 
@@ -641,9 +645,9 @@ def test_roles_change_under_appends_and_fetches(tmp_path: Path, flush_messages: 
         leader = group.leader
         info = leader.append(batch(value), acks=ACKS_ALL, now_ms=NOW)
         deadline = time.monotonic() + 10
-        while not leader.check_committed(info) and time.monotonic() < deadline and not stop.is_set():
+        while not leader.role.check_committed(info) and time.monotonic() < deadline and not stop.is_set():
             os.sched_yield()
-        if leader.check_committed(info):
+        if leader.role.check_committed(info):
             acknowledged.add(value)
 
     def follow(broker: int) -> Callable[[], None]:
@@ -668,7 +672,7 @@ def test_roles_change_under_appends_and_fetches(tmp_path: Path, flush_messages: 
     for leader in (2, 3, 1, 2, 1, 3):
         wait_for_more()
         for shelf in group.shelves.values():
-            shelf.partition.resign()
+            shelf.partition.role.resign()
         group.elect(leader)
     wait_for_more()
     stop.set()
@@ -686,9 +690,9 @@ def test_same_word_again_leaves_what_is_known_of_followers(tmp_path: Path) -> No
     group.elect(1)
     append(group.leader, b"a")
     group.ask(2)
-    assert group.leader.readable_replicas(Offset(0)) == [(2, 0)]
-    group.leader.become_leader(group.state, START)
-    assert group.leader.readable_replicas(Offset(0)) == [(2, 0)]
+    assert group.leader.role.readable_replicas(Offset(0)) == [(2, 0)]
+    group.leader.role.become_leader(group.state, START)
+    assert group.leader.role.readable_replicas(Offset(0)) == [(2, 0)]
 
 
 def beside_the_isr(group: Group) -> None:
@@ -697,7 +701,7 @@ def beside_the_isr(group: Group) -> None:
         append(group.leader, value)
     before = group.state
     group.state = replace(before, isr=(BrokerId(1),), version=before.version + 1)
-    group.leader.update(group.state, START)
+    group.leader.role.update(group.state, START)
     group.fetch(2)
     group.fetch(2)
 
@@ -706,11 +710,11 @@ def test_no_replica_joins_that_keeps_what_was_told_to_be_deleted(group: Group) -
     """It may lead next, and what was deleted would come back with it."""
     beside_the_isr(group)
     group.leader.delete_records(Offset(2))
-    assert group.leader.low_watermark == 2, "all that are in sync have deleted them"
-    assert group.leader.proposal(START, LIVE) is None, "replica 2 has all records, and begins at 0"
+    assert group.leader.role.low_watermark == 2, "all that are in sync have deleted them"
+    assert group.leader.role.proposal(START, LIVE) is None, "replica 2 has all records, and begins at 0"
     group.fetch(2)  # with the answer it learns where the log begins
     group.fetch(2)
-    change = group.leader.proposal(START, LIVE)
+    change = group.leader.role.proposal(START, LIVE)
     assert change is not None
     assert [member for member, _ in change.isr] == [1, 2]
 
@@ -718,9 +722,9 @@ def test_no_replica_joins_that_keeps_what_was_told_to_be_deleted(group: Group) -
 def test_records_are_deleted_once_replicas_that_may_be_in_sync_know_it(group: Group) -> None:
     """The controller may have taken the proposal in already."""
     beside_the_isr(group)
-    assert group.leader.proposal(START, LIVE) is not None
+    assert group.leader.role.proposal(START, LIVE) is not None
     group.leader.delete_records(Offset(2))
-    assert group.leader.low_watermark == 0
+    assert group.leader.role.low_watermark == 0
     group.fetch(2)
     group.fetch(2)
-    assert group.leader.low_watermark == 2
+    assert group.leader.role.low_watermark == 2

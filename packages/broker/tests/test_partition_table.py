@@ -13,6 +13,7 @@ import pytest
 from kit.partitions import NOW, TOPIC_ID, TP, append
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.role import Role
 from raylog.broker.partition.table import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
@@ -91,8 +92,8 @@ class Dirs(LogDirs):
         super().set_aside(tp, reason)
 
 
-class Part(Partition):
-    """A partition in which a step may fail."""
+class TroubledRole(Role):
+    """A role in which a step may fail."""
 
     trouble: Trouble
 
@@ -109,8 +110,7 @@ class Part(Partition):
         super().update(state, now_ms)
 
     def configure(self, settings: Settings) -> None:
-        if hasattr(self, "settings"):  # else it is being made
-            raise_for(self.trouble, "configure", self.tp)
+        raise_for(self.trouble, "configure", self.tp)
         super().configure(settings)
 
 
@@ -144,9 +144,8 @@ class Table:
 
     def _partition(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> Partition:
         raise_for(self.trouble, "open", tp)
-        partition = Part(tp, topic_id, log, settings)
-        partition.trouble = self.trouble
-        return partition
+        role = type("_Role", (TroubledRole,), {"trouble": self.trouble})
+        return Partition(tp, topic_id, log, settings, role=role)
 
     def register(self, epoch: BrokerEpoch) -> None:
         self.epoch = epoch
@@ -185,7 +184,7 @@ class Table:
         self.table.get(TP).log.health.fail(OSError(errno.EIO, "the disk is gone"), "a write")
 
     def leads(self, *tps: TopicPartition) -> bool:
-        return all(self.table.get(tp).is_leader for tp in tps)
+        return all(self.table.get(tp).role.is_leader for tp in tps)
 
 
 def topic(
@@ -244,7 +243,7 @@ def test_who_tells_of_a_failed_disk_serves_nothing_from_it_any_more(led: Table) 
     assert not led.table.give_up_failed()
     led.fail_disk()
     assert list(led.table.give_up_failed()) == [TP]
-    assert not partition.is_leader
+    assert not partition.role.is_leader
     assert not led.table.led()
     with pytest.raises(StorageError, match="the disk is gone"):
         led.table.get(TP)
@@ -401,10 +400,10 @@ def test_leader_whose_next_epoch_fails_does_not_lead_in_the_last(table: Table) -
     partition = table.table.get(A)
     table.trouble["lead", A] = NO_THREAD
     table.send(topic(A, epoch=1))
-    assert not partition.is_leader
+    assert not partition.role.is_leader
     table.trouble.clear()
     table.table.retry()
-    assert table.table.get(A).leader_epoch == 1
+    assert table.table.get(A).role.leader_epoch == 1
 
 
 @pytest.mark.parametrize("retry", RETRIES)
@@ -604,7 +603,7 @@ def test_lookup_by_id_of_a_deleted_topic_is_unknown(table: Table) -> None:
 def test_follower_is_found_by_its_topics_id_only(table: Table) -> None:
     followed = topic(A, leader=B2)
     table.send(followed)
-    assert table.table.replica(A, followed.id).is_follower
+    assert table.table.replica(A, followed.id).role.is_follower
     with pytest.raises(UnknownTopicId):
         table.table.replica(A, TOPIC_ID)
     with pytest.raises(NotLeaderOrFollower):

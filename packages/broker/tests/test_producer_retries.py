@@ -47,11 +47,11 @@ class Replica:
     def lead(self) -> None:
         self.epoch = LeaderEpoch(self.epoch + 1)
         state = PartitionState(MEMBERS, BrokerId(1), self.epoch, MEMBERS, version=self.epoch)
-        self.partition.become_leader(state, MonotonicMs(0))
+        self.partition.role.become_leader(state, MonotonicMs(0))
 
     def follow(self) -> None:
         self.epoch = LeaderEpoch(self.epoch + 1)
-        self.partition.become_follower(self.epoch)
+        self.partition.role.become_follower(self.epoch)
 
     def send(self, sequence: int) -> AppendInfo:
         data = batch(b"v", producer=(7, 0, sequence))
@@ -59,7 +59,7 @@ class Replica:
 
     def replicate(self, offset: int) -> None:
         """Broker 2 has all before ``offset``."""
-        self.partition.replica_fetched(
+        self.partition.role.replica_fetched(
             BrokerId(2), BrokerEpoch(0), Offset(offset), Offset(0), MonotonicMs(0), leader_epoch=self.epoch
         )
 
@@ -103,7 +103,7 @@ def another_leader(replica: Replica) -> None:
     replica.path = replica.path.with_name("other")
     replica.open()
     replica.follow()
-    replica.partition.fetched(FetchedPartition(0, 0, 0, 0, 0, fetched), replica.epoch, NOW)
+    replica.partition.role.fetched(FetchedPartition(0, 0, 0, 0, 0, fetched), replica.epoch, NOW)
     replica.lead()
 
 
@@ -135,10 +135,10 @@ def test_a_retry_is_acknowledged_when_committed_not_before(replica: Replica) -> 
     retries = [replica.send(FIRST + n) for n in range(COUNT)]
     assert all(info.duplicate for info in retries)
     for committed in range(COUNT):
-        acknowledged = [n for n, info in enumerate(retries) if replica.partition.check_committed(info)]
+        acknowledged = [n for n, info in enumerate(retries) if replica.partition.role.check_committed(info)]
         assert all(n < committed for n in acknowledged)
         replica.replicate(committed + 1)
-    assert all(replica.partition.check_committed(info) for info in retries)
+    assert all(replica.partition.role.check_committed(info) for info in retries)
     assert [info.base_offset for info in retries] == [-1, -1, 2, 3, 4, 5, 6], "the last five have their offsets"
     assert [type(info.failure(TP)) for info in retries[:3]] == [DuplicateSequence, DuplicateSequence, type(None)]
     assert replica.partition.log_end_offset == COUNT

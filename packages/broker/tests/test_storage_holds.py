@@ -122,7 +122,7 @@ class Churn:
     def remake(self) -> None:
         """Delete the topic; another takes its name."""
         dirs = self.shelf.dirs
-        self.partition.resign()
+        self.partition.role.resign()
         dirs.delete(TP)
         log = dirs.create(TP, TOPIC_ID, NOW)
         partition = Partition(TP, TOPIC_ID, log, topic_settings(dirs._config, {k: str(v) for k, v in TOPIC.items()}))

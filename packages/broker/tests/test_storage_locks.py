@@ -59,8 +59,8 @@ def look_up(shelf: Shelf) -> None:
 def follow(shelf: Shelf) -> None:
     """Records come, and the leader's log begins later than before."""
     found = FetchedPartition(0, 0, COUNT, COUNT, COUNT - 3, memoryview(bytearray(batch(b"y", base_offset=COUNT))))
-    shelf.partition.fetched(found, shelf.partition.leader_epoch, NOW)
-    shelf.partition.settle()
+    shelf.partition.role.fetched(found, shelf.partition.role.leader_epoch, NOW)
+    shelf.partition.role.settle()
     assert shelf.partition.durable_start == shelf.partition.log_start_offset == COUNT - 3
 
 
@@ -71,10 +71,10 @@ def test_nobody_waits_for_the_disk_under_the_log_lock(
     disk = SlowDisk(RealFileSystem())
     shelf = filled(tmp_path, disk)
     if work is follow:
-        shelf.partition.become_follower(LeaderEpoch(1))
-        shelf.partition.fetched(
+        shelf.partition.role.become_follower(LeaderEpoch(1))
+        shelf.partition.role.fetched(
             FetchedPartition(0, 0, COUNT, COUNT, 0, memoryview(bytearray(batch(b"y", base_offset=COUNT)))),
-            shelf.partition.leader_epoch,
+            shelf.partition.role.leader_epoch,
             NOW,
         )
     log = shelf.partition.log

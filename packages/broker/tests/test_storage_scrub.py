@@ -52,7 +52,7 @@ class Scrub:
         return total
 
     def mend(self) -> None:
-        self.partition.mend(LATER, MENDED)
+        self.partition.role.mend(LATER, MENDED)
 
 
 def fill(*, clean: bool = True) -> LossyFileSystem:
@@ -201,7 +201,7 @@ def test_a_log_is_not_mended_in_a_leader_epoch_in_which_its_end_is_known() -> No
     scrub = Scrub(change(template, segments(template)[2], flip(100)))
     scrub.read_all()
     end = scrub.partition.log_end_offset
-    scrub.partition.mend(scrub.partition.leader_epoch, MENDED)
+    scrub.partition.role.mend(scrub.partition.role.leader_epoch, MENDED)
     assert scrub.partition.log_end_offset == end
     assert scrub.log.damage is not None
 

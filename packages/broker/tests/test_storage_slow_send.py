@@ -53,7 +53,7 @@ def delete_records(shelf: Shelf) -> None:
 
 
 def delete_topic(shelf: Shelf) -> None:
-    shelf.partition.resign()
+    shelf.partition.role.resign()
     shelf.dirs.delete(TP)
 
 

@@ -41,11 +41,11 @@ def test_follower_killed_after_a_new_epoch_keeps_its_start(tmp_path: Path, start
     for n in range(COUNT):
         append(shelf.partition, b"%d" % n)
     partition = shelf.partition
-    partition.become_follower(LeaderEpoch(1))
-    partition.fetched(FetchedPartition(0, 0, COUNT, COUNT, start), LeaderEpoch(1), NOW)
-    partition.settle()
+    partition.role.become_follower(LeaderEpoch(1))
+    partition.role.fetched(FetchedPartition(0, 0, COUNT, COUNT, start), LeaderEpoch(1), NOW)
+    partition.role.settle()
     assert partition.durable_start == start
-    partition.become_follower(LeaderEpoch(2))
+    partition.role.become_follower(LeaderEpoch(2))
     shelf.dirs.abandon()
     again = open_shelf(tmp_path, epoch=3)
     assert again.partition.log_start_offset == start
@@ -109,7 +109,7 @@ def test_log_starts_written_by_kafka_are_taken(tmp_path: Path) -> None:
 
 
 def delete(shelf: Shelf) -> None:
-    shelf.partition.resign()
+    shelf.partition.role.resign()
     shelf.dirs.delete(TP)
 
 

@@ -194,7 +194,7 @@ class LocalPartitions:
         """Neither lead nor follow it any more."""
         partition = self.partitions.get(tp)
         if partition is not None:
-            partition.resign()
+            partition.role.resign()
         self._fetchers.unfollow(tp)
 
     def _is_of(self, tp: TopicPartition, topic_id: TopicId) -> bool:
@@ -242,7 +242,7 @@ class LocalPartitions:
     def lead(self, lead: Lead) -> None:
         self._fetchers.unfollow(lead.tp)
         partition = self._local(lead.tp, lead.topic_id)
-        partition.become_leader(lead.partition, self._uptime_ms())
+        partition.role.become_leader(lead.partition, self._uptime_ms())
 
     def _update(self, lead: Lead) -> None:
         """What the controller says of a partition that is led already. Where that fails, it leads by what it knew."""
@@ -255,16 +255,16 @@ class LocalPartitions:
     def update(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
         """A newer state of a partition in the leader epoch in which it is led here; of another one it says nothing."""
         partition = self.partitions.get(tp)
-        if partition is not None and partition.topic_id == topic_id and partition.is_leader:
-            partition.update(state, self._uptime_ms())
+        if partition is not None and partition.topic_id == topic_id and partition.role.is_leader:
+            partition.role.update(state, self._uptime_ms())
 
     def follow(self, follow: Follow, state: ClusterState) -> None:
         tp, leader_epoch = follow.tp, follow.partition.leader_epoch
         self._fetchers.unfollow(tp)
         partition = self._local(tp, follow.topic_id)
         if self._broker_id not in (*follow.partition.isr, *follow.partition.elr):
-            partition.mend(leader_epoch, self._now_ms())
-        partition.become_follower(leader_epoch)
+            partition.role.mend(leader_epoch, self._now_ms())
+        partition.role.become_follower(leader_epoch)
         leader = state.brokers.get(follow.partition.leader)
         if leader is not None:
             self._fetchers.follow(partition, leader, leader_epoch)

@@ -10,14 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.broker.config import FOREVER
-from raylog.broker.partition.replica import Replica
-from raylog.broker.partition.types import ACKS_ALL, ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo
+from raylog.broker.partition.role import Role
+from raylog.broker.partition.types import ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo, Subscriptions
 from raylog.broker.replication.leader import Leadership
 from raylog.broker.storage.disk.checkpoint import encode_topic_id
 from raylog.broker.storage.log.cleaning import delete_records
 from raylog.broker.storage.log.decompression import RequestDecompression
+from raylog.broker.storage.log.log import Log
 from raylog.broker.storage.log.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.broker.storage.log.validation import check_client, check_policy, checked_headers
+from raylog.broker.storage.state.log_config import LogConfig
 from raylog.broker.storage.state.offsets import LogOffsets, Mark
 from raylog.broker.storage.state.producers import ProducedBatch, ProducerFacts
 from raylog.protocol.batches.header import CODEC_MASK
@@ -31,15 +33,47 @@ from raylog.protocol.ids import (
     LeaderEpoch,
     Offset,
     TimestampMs,
+    TopicId,
+    TopicPartition,
 )
+from raylog.protocol.settings import Settings
 
 __all__ = ["AppendInfo", "Isolation", "Origin", "Partition", "ReadInfo"]
 
 
-class Partition(Replica):
+class Partition:
     """See the module. All but plain facts raises NotLeaderOrFollower where this broker does not lead; a follower serves
     consumers' reads, too.
     """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        log: Log,
+        settings: Settings,
+        subscriptions: Subscriptions | None = None,
+        *,
+        role: type[Role] = Role,
+    ) -> None:
+        """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`."""
+        self.tp = tp
+        self.topic_id = topic_id
+        self.log = log
+        self.subscriptions = subscriptions or Subscriptions()
+        self.role = role(tp, topic_id, log, settings, self.subscriptions)
+        log.on_start = self._start_moved
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take the topic's settings as they are now; they count from the next append on."""
+        self.settings = settings
+        self.log.configure(LogConfig.of(settings))
+        self.role.configure(settings)
+
+    def _start_moved(self) -> None:
+        if self.subscriptions.on_start is not None:
+            self.subscriptions.on_start(self.tp)
 
     # --- appending -------------------------------------------------------------------------------------------
 
@@ -75,11 +109,11 @@ class Partition(Replica):
             check_client(headers, self.tp)
             if decompression is not None and headers[0].attributes & CODEC_MASK:
                 with self.log.lock:
-                    self._appending(acks, leader_epoch)  # a refusal should not cost a decompression
+                    self.role.appending(acks, leader_epoch)  # a refusal should not cost a decompression
                 decompression.check(headers[0], batches, self.tp)
-        log = self.log
+        log, role = self.log, self.role
         with log.lock:
-            leadership = self._appending(acks, leader_epoch)
+            leadership = role.appending(acks, leader_epoch)
             known = log.producers.check(headers[0]) if headers[0].producer_id >= 0 else None
             before = log.recovery_point
             flushes = config.flush_messages != FOREVER
@@ -94,15 +128,15 @@ class Partition(Replica):
                 )
             offsets = log.offsets
             if known is None and not is_alone:
-                self._marks.note(offsets.end)
+                role.wrote(offsets.end)
         if known is not None:
             return self._duplicate(known, leadership)
         if flushes and offsets.end.offset - before >= config.flush_messages:
             log.flush()
         if flushes or not is_alone:
-            self._durable(leadership, offsets.end, len(batches))
-        elif self.on_advance is not None:
-            self.on_advance(self.tp, len(batches), offsets.end.offset)
+            role.durable(leadership, offsets.end, len(batches))
+        elif self.subscriptions.on_advance is not None:
+            self.subscriptions.on_advance(self.tp, len(batches), offsets.end.offset)
         return AppendInfo(
             base,
             Offset(offsets.end.offset - 1),
@@ -111,32 +145,6 @@ class Partition(Replica):
             False,
             leadership.leader_epoch,
         )
-
-    def _appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
-        """The role of a leader that may append now. The caller holds the log's lock."""
-        leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)
-        if acks == ACKS_ALL:
-            leadership.check_enough()
-        return leadership
-
-    def _durable(self, leadership: Leadership, end: Mark, size: int) -> None:
-        """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell who waits for it."""
-        readable = 0
-        with self.log.lock:
-            if leadership is not self._leadership:
-                return  # the log may have been truncated meanwhile
-            if not leadership.is_alone:
-                is_alone, moved = False, leadership.appended(end.offset)
-                readable = self._follow_leadership() if moved else 0
-            else:
-                is_alone, moved = True, self.high_watermark < end.offset
-                if moved:
-                    self.log.publish(high_watermark=end)
-                    readable = size
-        if not is_alone and self.on_append is not None:
-            self.on_append(self.tp, size)
-        if moved:
-            self._tell_advance(readable)
 
     def _duplicate(self, known: ProducedBatch, leadership: Leadership) -> AppendInfo:
         """The answer to a retry: durable first, as the first time's answer may never have been given.
@@ -158,7 +166,7 @@ class Partition(Replica):
         Durable once :meth:`save_start` returns. Raises OffsetOutOfRange beyond the high watermark,
         NotLeaderOrFollower, StorageError.
         """
-        self.check_leader_epoch()
+        self.role.check_leader_epoch()
         return delete_records(self.log, offset)
 
     def save_start(self) -> None:
@@ -196,8 +204,8 @@ class Partition(Replica):
         follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there; without
         ``may_wait`` WouldWait, where it takes the disk to know.
         """
-        if self._following is None or isolation is Isolation.LOG_END:
-            self.check_leader_epoch(current_leader_epoch)
+        if isolation is Isolation.LOG_END or not self.role.is_follower:
+            self.role.check_leader_epoch(current_leader_epoch)
         else:
             self._check_follower_has(offset, current_leader_epoch)
         diverging = self._divergence(offset, last_fetched_epoch, isolation) if last_fetched_epoch >= 0 else None
@@ -210,8 +218,8 @@ class Partition(Replica):
         return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
 
     def _check_follower_has(self, offset: Offset, known: LeaderEpoch) -> None:
-        if known not in (NO_EPOCH, self._leader_epoch):
-            self._refuse_epoch(known)
+        if known not in (NO_EPOCH, self.role.leader_epoch):
+            self.role.refuse_epoch(known)
         if offset > self.log_end_offset:
             raise OffsetNotAvailable(
                 f"{self.tp}: this follower ends at {self.log_end_offset} and has not come to offset {offset} yet: "
@@ -241,12 +249,12 @@ class Partition(Replica):
 
         Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, StorageError.
         """
-        self.check_leader_epoch(current_leader_epoch)
+        self.role.check_leader_epoch(current_leader_epoch)
         return offset_for_timestamp(self.log, timestamp, self._bound(isolation, self.log.offsets).offset)
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The record with the highest timestamp below the high watermark (KIP-734); None if there is none."""
-        self.check_leader_epoch()
+        self.role.check_leader_epoch()
         return max_timestamp_offset(self.log, self.high_watermark)
 
     def earliest(self) -> tuple[Offset, LeaderEpoch]:
@@ -261,9 +269,41 @@ class Partition(Replica):
 
         Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch.
         """
-        self.check_leader_epoch(current_leader_epoch)
+        self.role.check_leader_epoch(current_leader_epoch)
         with self.log.lock:
             return self.log.epochs.end_offset(epoch, self.log.offsets.end.offset)
+
+    # --- offsets ---------------------------------------------------------------------------------------------
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """All four offsets at one moment."""
+        return self.log.offsets
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The first offset that is kept."""
+        return self.log.offsets.start
+
+    @property
+    def durable_start(self) -> Offset:
+        """A log start that a crash does not take back: at most :attr:`log_start_offset`. Leaders are told this one."""
+        return min(self.log.durable_start, self.log.offsets.start)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it no transaction is open."""
+        return self.log.offsets.stable.offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Below it everything is committed."""
+        return self.log.offsets.high_watermark.offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The next record's offset."""
+        return self.log.offsets.end.offset
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -273,12 +313,12 @@ class Partition(Replica):
 
     def close(self) -> None:
         """Resign, flush and close the log; LogDirs.close does the same for all and marks the stop as clean."""
-        self.resign()
+        self.role.resign()
         self.log.close()
 
     def active_producers(self) -> list[ProducerFacts]:
         """The idempotent producers that are remembered. Raises NotLeaderOrFollower."""
-        self.check_leader_epoch()
+        self.role.check_leader_epoch()
         with self.log.lock:
             return self.log.producers.describe()
 
@@ -289,9 +329,9 @@ class Partition(Replica):
             "topic": self.tp.topic,
             "partition": self.tp.partition,
             "topic_id": encode_topic_id(self.topic_id),
-            "leader": self.is_leader,
-            "follower": self.is_follower,
-            "leader_epoch": self._leader_epoch,
+            "leader": self.role.is_leader,
+            "follower": self.role.is_follower,
+            "leader_epoch": self.role.leader_epoch,
             "log_start_offset": offsets.start,
             "last_stable_offset": offsets.stable.offset,
             "high_watermark": offsets.high_watermark.offset,
@@ -301,5 +341,5 @@ class Partition(Replica):
             "segments": len(self.log.segments),
             "directory": str(self.log.directory),
             "damage": None if self.log.damage is None else str(self.log.damage),
-            "replication": None if self._leadership is None else self._leadership.describe(),
+            "replication": self.role.describe(),
         }

@@ -105,14 +105,18 @@ class PartitionTable:
         or StorageError when its directory is offline.
         """
         partition = self._partitions.get(tp)
-        if partition is not None and partition.is_leader and (topic_id is None or topic_id == partition.topic_id):
+        if partition is not None and partition.role.is_leader and (topic_id is None or topic_id == partition.topic_id):
             return partition
         raise self._refusal(tp, topic_id, partition)
 
     def replica(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
         """The partition that this broker leads or follows. Raises as :meth:`get`."""
         partition = self._partitions.get(tp)
-        if partition is not None and partition.is_follower and (topic_id is None or topic_id == partition.topic_id):
+        if (
+            partition is not None
+            and partition.role.is_follower
+            and (topic_id is None or topic_id == partition.topic_id)
+        ):
             return partition
         return self.get(tp, topic_id)
 
@@ -120,7 +124,7 @@ class PartitionTable:
         """Why the partition is not served here."""
         known = self._receiver.state
         topic, state = known.topic(tp.topic), known.partition(tp)
-        serves = partition is not None and (partition.is_leader or partition.is_follower)
+        serves = partition is not None and (partition.role.is_leader or partition.role.is_follower)
         here = partition.topic_id if partition is not None and serves else topic_id
         if topic_id is not None and (topic is None or topic_id != topic.id or topic_id != here):
             return UnknownTopicId(f"{tp}: no topic of that name has the id {topic_id}; refresh the metadata")
@@ -252,11 +256,11 @@ class PartitionTable:
     def _open_partition(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> Partition:
         """A partition, and waiting requests hear of what happens to it."""
         partition = self._partition(tp, topic_id, log, settings)
-        partition.on_append = self._delayed.appended
-        partition.on_advance = self._advanced
-        partition.on_start = self._start_moved
-        partition.on_caught_up = self._caught_up
-        partition.on_low_watermark = self._deletes.advanced
+        partition.subscriptions.on_append = self._delayed.appended
+        partition.subscriptions.on_advance = self._advanced
+        partition.subscriptions.on_start = self._start_moved
+        partition.subscriptions.on_caught_up = self._caught_up
+        partition.subscriptions.on_low_watermark = self._deletes.advanced
         return partition
 
     def _start_moved(self, tp: TopicPartition) -> None:
@@ -283,16 +287,16 @@ class PartitionTable:
 
     def led(self) -> Mapping[TopicPartition, Partition]:
         """The partitions that this broker leads, a snapshot."""
-        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_leader}
+        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.role.is_leader}
 
     def led_partition(self, tp: TopicPartition) -> Partition | None:
         """The partition if this broker leads it."""
         partition = self._partitions.get(tp)
-        return partition if partition is not None and partition.is_leader else None
+        return partition if partition is not None and partition.role.is_leader else None
 
     def followed(self) -> Mapping[TopicPartition, Partition]:
         """The partitions that this broker follows, a snapshot."""
-        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_follower}
+        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.role.is_follower}
 
     def give_up_failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
         """Neither lead nor follow any more with the replicas that this broker has lost until it starts anew; which they
@@ -307,7 +311,7 @@ class PartitionTable:
             for tp, partition in self._partitions.copy().items():
                 reason = partition.log.health.failure
                 if reason:
-                    was_leader = partition.is_leader
+                    was_leader = partition.role.is_leader
                     self._local.resign(tp)
                     if was_leader:
                         self._interrupt(tp)

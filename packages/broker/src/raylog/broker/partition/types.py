@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -68,3 +70,19 @@ class ReadInfo(NamedTuple):
     """Aborted transactions in the range, (producer id, first offset): none before transactions are built."""
     diverging: tuple[LeaderEpoch, Offset] | None = None
     """A replica's log differs from ours: our largest epoch up to its last one, and where that ends here (KIP-595)."""
+
+
+@dataclass(slots=True)
+class Subscriptions:
+    """What is called when something happens to a partition; None: nothing. Outside the log's lock, but for on_start."""
+
+    on_start: Callable[[TopicPartition], None] | None = None
+    """The log's start moved. Called under the log's lock: it must only take note."""
+    on_append: Callable[[TopicPartition, int], None] | None = None
+    """Followers may read so many appended bytes; without any follower, ``on_advance`` says it all."""
+    on_advance: Callable[[TopicPartition, int, Offset], None] | None = None
+    """The high watermark advanced: the bytes that consumers can read now, and where it is."""
+    on_caught_up: Callable[[TopicPartition], None] | None = None
+    """A follower may join the ISR: a proposal is due (Role.proposal)."""
+    on_low_watermark: Callable[[TopicPartition, Offset], None] | None = None
+    """The low watermark, as a follower's log begins elsewhere than before."""

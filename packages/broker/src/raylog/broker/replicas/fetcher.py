@@ -314,9 +314,9 @@ class Fetcher:
         try:
             if found.error_code:
                 error = exception_for(found.error_code, f"fetching {tp}")
-                partition.fetch_failed(error, found, followed.leader_epoch, now_ms)
+                partition.role.fetch_failed(error, found, followed.leader_epoch, now_ms)
             else:
-                partition.fetched(found, followed.leader_epoch, now_ms)
+                partition.role.fetched(found, followed.leader_epoch, now_ms)
             followed.committed = Offset(max(found.high_watermark, 0))
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
@@ -331,7 +331,7 @@ class Fetcher:
     def _go_on(self, followed: _Followed) -> bool:
         """Say what to fetch next of a partition, once what that tells the leader is durable. False when that failed."""
         try:
-            followed.partition.settle()
+            followed.partition.role.settle()
             self._want(followed)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
@@ -369,7 +369,7 @@ class Fetcher:
                 partition.log_end_offset,
                 self._partition_max_bytes,
                 followed.leader_epoch,
-                partition.last_fetched_epoch,
+                partition.role.last_fetched_epoch,
                 partition.durable_start,
             ),
         )

@@ -129,8 +129,8 @@ class IsrChanges:
         for tp in partitions:
             partition = self._table.led_partition(tp)
             if partition is not None:
-                before = partition.isr
-                change = partition.proposal(now_ms, live)
+                before = partition.role.isr
+                change = partition.role.proposal(now_ms, live)
                 if change is not None:
                     self._at_hand.append(change)
                     wishes.append((change, before))
@@ -153,7 +153,7 @@ class IsrChanges:
         for change in at_hand:
             partition = self._table.led_partition(change.tp)
             if partition is not None and partition.topic_id == change.topic_id:
-                partition.refused(change.version)
+                partition.role.refused(change.version)
         with self._lock:
             self._wanted.update(change.tp for change in at_hand)
 
@@ -162,7 +162,7 @@ class IsrChanges:
         is_of_it = partition is not None and partition.topic_id == change.topic_id
         if partition is not None and is_of_it and outcome.verdict is not Verdict.OK:
             # Before its state is taken in, which ends the proposal as if it were news.
-            partition.refused(change.version)
+            partition.role.refused(change.version)
         if outcome.state is not None:
             self._table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is Verdict.OK:
@@ -197,7 +197,7 @@ class IsrChanges:
         replicas = []
         for tp, partition in self._table.damaged().items():
             now = state.partition(tp, partition.topic_id)
-            if now is None or not now.is_online or now.leader_epoch != partition.leader_epoch:
+            if now is None or not now.is_online or now.leader_epoch != partition.role.leader_epoch:
                 continue  # the controller's next word on it is under way
             if now.leader != me or len(now.isr) > 1:
                 replicas.append(DamagedReplica(tp, partition.topic_id, now.leader_epoch))

@@ -37,7 +37,7 @@ class CommitWait(WatermarkWait[Appended]):
         return each.partition.tp, Offset(each.info.last_offset + 1)
 
     def is_done(self, each: Appended) -> bool:
-        return each.partition.check_committed(each.info)
+        return each.partition.role.check_committed(each.info)
 
     def late(self, each: Appended) -> RaylogError:
         return RequestTimedOut(

@@ -44,7 +44,7 @@ class _DeletionWait(WatermarkWait[Partition]):
         return each.tp, self._starts[each]
 
     def is_done(self, each: Partition) -> bool:
-        return each.low_watermark >= self._starts[each]
+        return each.role.low_watermark >= self._starts[each]
 
     def late(self, each: Partition) -> RaylogError:
         return RequestTimedOut(f"{each.tp}: the in-sync replicas did not delete records in time")

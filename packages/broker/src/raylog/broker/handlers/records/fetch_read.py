@@ -206,7 +206,7 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool, ma
         diverging = _diverging(read)
         if note_progress and read.diverging is None:
             try:
-                partition.replica_fetched(
+                partition.role.replica_fetched(
                     replica,
                     epoch,
                     Offset(part.fetch_offset),
@@ -247,7 +247,7 @@ def _is_throttled(ports: Ports, partition: Partition, replica: BrokerId) -> bool
     replicas = partition.settings[LEADER_REPLICATION_THROTTLED_REPLICAS]
     return (
         bool(replicas)
-        and replica not in partition.isr
+        and replica not in partition.role.isr
         and is_throttled(replicas, partition.tp.partition, ports.cluster.broker_id)
     )
 
@@ -262,7 +262,7 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest, m
     def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> _Read:
         part, partition = wanted.part, look_up(wanted.tp, wanted.topic_id)
         preferred = NO_REPLICA
-        if rack and partition.is_leader:
+        if rack and partition.role.is_leader:
             preferred = _nearest_replica(ports.cluster, partition, rack, Offset(part.fetch_offset))
         read = partition.read(
             Offset(part.fetch_offset),
@@ -302,7 +302,7 @@ def _nearest_replica(cluster: ClusterView, partition: Partition, rack: str, offs
         return NO_REPLICA
     near = [
         (end, -replica)
-        for replica, end in partition.readable_replicas(offset)
+        for replica, end in partition.role.readable_replicas(offset)
         if (broker := brokers.get(replica)) is not None and broker.rack == rack
     ]
     return -max(near)[1] if near else NO_REPLICA

@@ -106,7 +106,7 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
     timestamp = TimestampMs(part.timestamp)
     isolation = Isolation.COMMITTED if getattr(request, "isolation_level", 0) else Isolation.HIGH_WATERMARK
     known_epoch = LeaderEpoch(getattr(part, "current_leader_epoch", -1))
-    partition.check_leader_epoch(known_epoch)
+    partition.role.check_leader_epoch(known_epoch)
     if timestamp < 0 and ctx.version < FIRST_VERSION.get(timestamp, 1 << 15):
         raise UnsupportedVersion(f"timestamp {timestamp} means nothing in version {ctx.version} of ListOffsets")
     match timestamp:
@@ -114,7 +114,7 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
             committed = isolation is Isolation.COMMITTED
             end = partition.last_stable_offset if committed else partition.high_watermark
             _check_end(ctx, partition, end)
-            return end, NO_TIMESTAMP, partition.leader_epoch
+            return end, NO_TIMESTAMP, partition.role.leader_epoch
         case -2 | -4:
             start, epoch = partition.earliest()
             return start, NO_TIMESTAMP, epoch
@@ -132,11 +132,11 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
 
 def _check_end(ctx: RequestContext, partition: Partition, end: Offset) -> None:
     """Raise OffsetNotAvailable while ``end`` may lie below an end that the leader before us told."""
-    if end < partition.epoch_start_offset:
+    if end < partition.role.epoch_start_offset:
         problem = OffsetNotAvailable if ctx.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE else LeaderNotAvailable
         raise problem(
             f"{partition.tp}: its new leader knows offsets up to {end} as committed, and its epoch began at "
-            f"{partition.epoch_start_offset}: ask again"
+            f"{partition.role.epoch_start_offset}: ask again"
         )
 
 

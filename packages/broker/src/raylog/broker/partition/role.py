@@ -1,21 +1,21 @@
-"""A replica of a partition: a log, and this broker's role in replicating it.
+"""A broker's role in replicating a partition: it leads, or follows, or does neither.
 
-The log's lock guards the role. Callbacks come outside it, unless they say otherwise.
+The log's lock guards it: each change of the role is made under that. Callbacks come outside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
 
 from raylog.broker.config import MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.partition.follower import FollowerRole
-from raylog.broker.partition.types import AppendInfo
+from raylog.broker.partition.types import ACKS_ALL, AppendInfo, Subscriptions
 from raylog.broker.replication.follower import Follower
 from raylog.broker.replication.leader import InSync, Leadership
 from raylog.broker.storage.log.log import Log
-from raylog.broker.storage.state.log_config import LogConfig
 from raylog.broker.storage.state.marks import RecentMarks
-from raylog.broker.storage.state.offsets import LogOffsets
+from raylog.broker.storage.state.offsets import Mark
 from raylog.coordination.control.proposals import IsrChange
 from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import (
@@ -42,40 +42,31 @@ ANOTHER_SEGMENT = 2**31
 """Readable bytes as they are told when the high watermark crossed into another segment: enough for any fetch."""
 
 
-class Replica:
-    """See the module. It leads, or follows, or does neither."""
+class Role:
+    """See the module."""
 
-    leadership: Callable[..., Leadership] = Leadership
+    leadership: ClassVar[type[Leadership]] = Leadership
     """What judges in-sync replicas and high watermark while it leads; tests may have it judge wrongly."""
-    follower = Follower()
+    follower: ClassVar[Follower] = Follower()
     """The rules while it follows."""
 
-    def __init__(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> None:
+    def __init__(
+        self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings, subscriptions: Subscriptions
+    ) -> None:
         """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`."""
         self.tp = tp
-        self.topic_id = topic_id
+        self._topic_id = topic_id
         self.log = log
-        self.log.on_start = self._start_moved
-        self.on_start: Callable[[TopicPartition], None] | None = None
-        """Called when the log's start moved, under the log's lock: it must only take note."""
-        self.on_append: Callable[[TopicPartition, int], None] | None = None
-        """Called with the appended bytes when followers may read them; without any, ``on_advance`` says it all."""
-        self.on_advance: Callable[[TopicPartition, int, Offset], None] | None = None
-        """Called once the high watermark advanced, with the bytes that consumers can read now, and with it."""
-        self.on_caught_up: Callable[[TopicPartition], None] | None = None
-        """Called when a follower may join the ISR: a :meth:`proposal` is due."""
-        self.on_low_watermark: Callable[[TopicPartition, Offset], None] | None = None
-        """Called with the low watermark when a follower's log begins elsewhere than before."""
+        self._settings = settings
+        self._subscriptions = subscriptions
         self._leader_epoch = NO_EPOCH
         self._leadership: Leadership | None = None
         self._following: FollowerRole | None = None
         self._marks = RecentMarks()
-        self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take the topic's settings as they are now; they count from the next append on."""
-        self.settings = settings
-        self.log.configure(LogConfig.of(settings))
+        """Take the topic's settings as they are now."""
+        self._settings = settings
         with self.log.lock:
             leadership = self._leadership
             moved = leadership is not None and leadership.configure(settings[MIN_INSYNC_REPLICAS])
@@ -83,11 +74,40 @@ class Replica:
         if moved:
             self._tell_advance(readable)
 
-    def _start_moved(self) -> None:
-        if self.on_start is not None:
-            self.on_start(self.tp)
+    # --- appending -------------------------------------------------------------------------------------------
 
-    # --- role ------------------------------------------------------------------------------------------------
+    def appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
+        """The role of a leader that may append now; raises as Partition.append. The caller holds the log's lock."""
+        leadership = self.leading(NO_EPOCH if leader_epoch is None else leader_epoch)
+        if acks == ACKS_ALL:
+            leadership.check_enough()
+        return leadership
+
+    def wrote(self, end: Mark) -> None:
+        """An append ends there, and followers are yet to have it. The caller holds the log's lock."""
+        self._marks.note(end)
+
+    def durable(self, leadership: Leadership, end: Mark, size: int) -> None:
+        """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell what waits for it."""
+        readable = 0
+        with self.log.lock:
+            if leadership is not self._leadership:
+                return  # the log may have been truncated meanwhile
+            if not leadership.is_alone:
+                is_alone, moved = False, leadership.appended(end.offset)
+                readable = self._follow_leadership() if moved else 0
+            else:
+                is_alone, moved = True, self.log.offsets.high_watermark.offset < end.offset
+                if moved:
+                    self.log.publish(high_watermark=end)
+                    readable = size
+        on_append = self._subscriptions.on_append
+        if not is_alone and on_append is not None:
+            on_append(self.tp, size)
+        if moved:
+            self._tell_advance(readable)
+
+    # --- changes ------------------------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -103,6 +123,11 @@ class Replica:
     def is_follower(self) -> bool:
         """Whether this broker follows the partition's leader: it serves consumers below its own high watermark."""
         return self._following is not None
+
+    def describe(self) -> dict[str, Any] | None:
+        """What its leader knows of the replicas, in plain values; None when this broker does not lead."""
+        leadership = self._leadership
+        return None if leadership is None else leadership.describe()
 
     def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         """Lead as ``state`` says, its leader being this broker; idempotent. An older epoch raises FencedLeaderEpoch.
@@ -129,8 +154,8 @@ class Replica:
                 start_offset=log.epochs.latest_start,
                 high_watermark=offsets.high_watermark.offset,
                 now_ms=now_ms,
-                min_isr=self.settings[MIN_INSYNC_REPLICAS],
-                lag_ms=(self.settings.parent or self.settings)[REPLICA_LAG_TIME_MAX_MS],
+                min_isr=self._settings[MIN_INSYNC_REPLICAS],
+                lag_ms=(self._settings.parent or self._settings)[REPLICA_LAG_TIME_MAX_MS],
             )
             self._leader_epoch, self._following = epoch, None
             self._leadership = leadership
@@ -175,21 +200,21 @@ class Replica:
 
         Raises NotLeaderOrFollower, FencedLeaderEpoch (the caller is behind), UnknownLeaderEpoch (we are).
         """
-        self._leading(known)
+        self.leading(known)
 
-    def _refuse_epoch(self, known: LeaderEpoch) -> None:
+    def refuse_epoch(self, known: LeaderEpoch) -> NoReturn:
         where = f"{self.tp}: leader epoch {known}, the current one is {self._leader_epoch}"
         if known < self._leader_epoch:
             raise FencedLeaderEpoch(f"{where}: refresh the metadata")
         raise UnknownLeaderEpoch(f"{where}: this broker has not heard of it yet; try again")
 
-    def _leading(self, known: LeaderEpoch = NO_EPOCH) -> Leadership:
+    def leading(self, known: LeaderEpoch = NO_EPOCH) -> Leadership:
         """The role of a leader; raises as :meth:`check_leader_epoch`. Without the lock it may be over at once."""
         leadership = self._leadership
         if leadership is None:
             raise NotLeaderOrFollower(f"{self.tp}: this broker does not lead it; refresh the metadata")
         if known not in (NO_EPOCH, leadership.leader_epoch):
-            self._refuse_epoch(known)
+            self.refuse_epoch(known)
         return leadership
 
     # --- replication: leading --------------------------------------------------------------------------------
@@ -205,13 +230,13 @@ class Replica:
         """Where the current leader epoch begins: only from there on is the high watermark of a new leader not behind
         what the one before may have told (KIP-207). Raises NotLeaderOrFollower.
         """
-        return self._leading().start_offset
+        return self.leading().start_offset
 
     @property
     def low_watermark(self) -> Offset:
         """See Leadership.low_watermark. Raises NotLeaderOrFollower."""
         with self.log.lock:
-            return self._leading().low_watermark(self.log.offsets.start)
+            return self.leading().low_watermark(self.log.offsets.start)
 
     def readable_replicas(self, offset: Offset) -> list[tuple[BrokerId, Offset]]:
         """The in-sync followers that a consumer at ``offset`` can read from, each with its log end as the leader knows
@@ -243,7 +268,7 @@ class Replica:
         readable = 0
         low_watermark = None
         with self.log.lock:
-            leadership = self._leading(leader_epoch)
+            leadership = self.leading(leader_epoch)
             follower = leadership.followers.get(replica)
             start_moved = follower is not None and follower.log_start != log_start
             fetched = leadership.fetched(replica, broker_epoch, offset, log_start, now_ms)
@@ -253,10 +278,11 @@ class Replica:
                 low_watermark = leadership.low_watermark(self.log.offsets.start)
         if fetched.hw_moved:
             self._tell_advance(readable)
-        if low_watermark is not None and self.on_low_watermark is not None:
-            self.on_low_watermark(self.tp, low_watermark)
-        if fetched.wants_in and self.on_caught_up is not None:
-            self.on_caught_up(self.tp)
+        told = self._subscriptions
+        if low_watermark is not None and told.on_low_watermark is not None:
+            told.on_low_watermark(self.tp, low_watermark)
+        if fetched.wants_in and told.on_caught_up is not None:
+            told.on_caught_up(self.tp)
 
     def update(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         """The controller's word on a partition that is led here; an old one, or of another epoch, changes nothing."""
@@ -281,7 +307,7 @@ class Replica:
         with self.log.lock:
             leadership = self._leadership
             wanted = None if leadership is None else leadership.proposal(now_ms, live)
-        return None if wanted is None else IsrChange(self.tp, self.topic_id, *wanted)
+        return None if wanted is None else IsrChange(self.tp, self._topic_id, *wanted)
 
     def refused(self, version: int) -> None:
         """What was proposed at ``version`` was not taken, or nobody knows; see Leadership.refused."""
@@ -294,8 +320,10 @@ class Replica:
 
         Raises NotLeaderOrFollower when its leader epoch is over, NotEnoughReplicasAfterAppend.
         """
-        high_watermark = self.high_watermark  # first: what was committed while we led in this epoch, stays so
-        return self._leading().is_committed(high_watermark, Offset(info.last_offset + 1), info.leader_epoch)
+        high_watermark = (
+            self.log.offsets.high_watermark.offset
+        )  # first: what was committed while we led in this epoch, stays so
+        return self.leading().is_committed(high_watermark, Offset(info.last_offset + 1), info.leader_epoch)
 
     def _follow_leadership(self) -> int:
         """Publish the leadership's high watermark; how many bytes became readable. The caller holds the lock."""
@@ -310,8 +338,9 @@ class Replica:
         return mark.position - before.position if mark.segment_base == before.segment_base else ANOTHER_SEGMENT
 
     def _tell_advance(self, readable: int) -> None:
-        if self.on_advance is not None:
-            self.on_advance(self.tp, readable, self.high_watermark)
+        on_advance = self._subscriptions.on_advance
+        if on_advance is not None:
+            on_advance(self.tp, readable, self.log.offsets.high_watermark.offset)
 
     # --- replication: following ------------------------------------------------------------------------------
 
@@ -356,38 +385,6 @@ class Replica:
                 f"{self.tp}: an answer of the leader in epoch {leader_epoch} came late: it is {self._leader_epoch} now"
             )
         return self._following
-
-    # --- offsets ---------------------------------------------------------------------------------------------
-
-    @property
-    def offsets(self) -> LogOffsets:
-        """All four offsets at one moment."""
-        return self.log.offsets
-
-    @property
-    def log_start_offset(self) -> Offset:
-        """The first offset that is kept."""
-        return self.log.offsets.start
-
-    @property
-    def durable_start(self) -> Offset:
-        """A log start that a crash does not take back: at most :attr:`log_start_offset`. Leaders are told this one."""
-        return min(self.log.durable_start, self.log.offsets.start)
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """Below it no transaction is open."""
-        return self.log.offsets.stable.offset
-
-    @property
-    def high_watermark(self) -> Offset:
-        """Below it everything is committed."""
-        return self.log.offsets.high_watermark.offset
-
-    @property
-    def log_end_offset(self) -> Offset:
-        """The next record's offset."""
-        return self.log.offsets.end.offset
 
 
 def _in_sync(state: PartitionState) -> InSync:
