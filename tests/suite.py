@@ -20,6 +20,7 @@ failed twice and there are fewer flakes than that.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import random
@@ -268,6 +269,7 @@ def main() -> int:
     at_once = sum(max(run.processes for run in lane) for lane in lanes.values()) / (os.cpu_count() or 1)
     slowness = SLOWNESS * max(1.0, at_once)
     os.environ[VARIABLE] = f"{slowness:.1f}"
+    compile_once(ROOT)
     print(
         f"deadlines are multiplied by {slowness:.1f}: as fast as this machine is now, for what runs at once; "
         f"the seed is {asked.seed}",
@@ -277,6 +279,14 @@ def main() -> int:
     if asked.keep_seconds:
         write_seconds(outcome.files, ROOT / SECONDS)
     return report(outcome, ROOT)
+
+
+def compile_once(root: Path) -> None:
+    """Keep the modules' bytecode. Hundreds of processes import them, and where ``PYTHONDONTWRITEBYTECODE`` is set each
+    of these would compile them all, which takes as long as everything else that it does.
+    """
+    for directory in (root / "packages", root / "tests"):
+        compileall.compile_dir(directory, quiet=1, workers=0)
 
 
 def report(outcome: Outcome, root: Path) -> int:

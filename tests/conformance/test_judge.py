@@ -12,6 +12,7 @@ from judge.judgement import idle_choices, judge, known_open
 from judge.recorded import load, recorded_sequences
 from judge.running import raylog_answers
 from judge.steps import Sequence
+from kit.forms import some
 from kit.kafka_broker import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -46,12 +47,18 @@ def test_choices_are_told() -> None:
 
 @pytest.mark.timeout(600)
 def test_answers_are_kafkas(everything: list[Sequence], kafkas: tuple[str, dict[str, Answers]]) -> None:
+    """For a change, a third of the sequences; whether each choice is still needed, and each open kind still open, takes
+    all.
+    """
     version, theirs = kafkas
     assert version == KAFKA_VERSION
-    found = judge(everything, raylog_answers(everything, theirs), theirs)
+    asked = some(everything, 3)
+    found = judge(asked, raylog_answers(asked, theirs), theirs)
     listed = known_open()
     new = [f"{kind}: {names[0]}" for kind, names in sorted(found.unexplained.items()) if kind not in listed]
     assert not new, "\n".join(["neither as Kafka's, nor chosen, nor in open.txt:", *new])
+    if len(asked) < len(everything):
+        return
     gone = [str(kind) for kind in sorted(listed - set(found.unexplained))]
     assert not gone, "\n".join(["in open.txt, but no difference any more:", *gone])
     assert idle_choices(found.used) == []

@@ -41,5 +41,6 @@ def wait_until(
         if now >= begun + timeout_s:
             found = "" if instead is None else f"; {instead()}"
             raise AssertionError(f"{what}: not within {timeout_s:g} s{found}")
-        pause = max((now - looked) * (1 / MOST_SHARE - 1), (now - begun) * MOST_LATE)
-        time.sleep(max(interval_s, min(pause, LONGEST_PAUSE_S)))
+        took = now - looked
+        pause = max(took * (1 / MOST_SHARE - 1), (now - begun) * MOST_LATE)
+        time.sleep(max(interval_s, min(pause, max(took, LONGEST_PAUSE_S))))

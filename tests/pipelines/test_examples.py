@@ -20,6 +20,7 @@ import pytest
 from pyarrow import dataset
 
 from kit.cli import RunningCluster
+from kit.forms import some
 from kit.machine import SLOWNESS
 from kit.spark import SPARK_MARKS
 
@@ -92,8 +93,7 @@ def true_sessions() -> set[tuple[str, datetime, datetime, int]]:
     return found
 
 
-def test_sessions_from_click_logs(cluster: RunningCluster, tmp_path: Path) -> None:
-    run(cluster, "clicks.md", tmp_path)
+def check_sessions(cluster: RunningCluster, directory: Path) -> None:
     consumed = cluster.raylog("consume", "sessions", "--from-beginning", "--until-end").stdout
     sessions = [json.loads(line) for line in consumed.splitlines()]
     found = {
@@ -102,12 +102,21 @@ def test_sessions_from_click_logs(cluster: RunningCluster, tmp_path: Path) -> No
     }
     assert found == true_sessions()
     assert len(found) == len(sessions) > 1_000
-    exported = dataset.dataset(tmp_path / "lake", partitioning="hive").to_table()["value"].to_pylist()
+    exported = dataset.dataset(directory / "lake", partitioning="hive").to_table()["value"].to_pylist()
     assert sorted(exported) == sorted(line.encode() for line in consumed.splitlines())
 
 
-def test_flights_through_a_topic_to_a_model(cluster: RunningCluster, tmp_path: Path) -> None:
-    run(cluster, "flights.md", tmp_path)
+def check_model(cluster: RunningCluster, directory: Path) -> None:
     told = [text for language, text in blocks("flights.md") if language == "text"][-1]
     model, as_late_as_now = map(float, re.findall(r"([\d.]+) minutes off", told))
     assert model < as_late_as_now
+
+
+PAGES = {"clicks.md": check_sessions, "flights.md": check_model}
+
+
+@pytest.mark.parametrize("page", some(sorted(PAGES), 2))
+def test_page_works_as_shown(cluster: RunningCluster, tmp_path: Path, page: str) -> None:
+    """For a change, one of the pages."""
+    run(cluster, page, tmp_path)
+    PAGES[page](cluster, tmp_path)

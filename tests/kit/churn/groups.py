@@ -2,7 +2,7 @@
 
 What a group was handed is known by the records' values, which no two records share. A record that lies in a log in the
 end, and that no member was handed, was skipped. How long each acknowledged record waited for the group is counted;
-once the cluster rests, everything has to be read within ``UNREAD_S``.
+once the cluster rests, everything has to be read within ``UNREAD_S``, scaled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import confluent_kafka
 from kit.churn.topics import LIVES, value_of
 from kit.churn.world import ChurnThread, World
 from kit.history import Op, Type
-from kit.machine import scaled_ms
+from kit.machine import scaled, scaled_ms
 from kit.waiting import wait_until
 from raylog.client import Consumer
 from raylog.protocol.errors import RaylogError
@@ -183,7 +183,7 @@ def unread(world: World, groups: Sequence[Group], rest_ns: int) -> list[str]:
     found = []
     for group in groups:
         due = [value for value, (log, _) in there.items() if names[log] in group.topics]
-        deadline = time.monotonic() + LATE_S
+        deadline = time.monotonic() + scaled(LATE_S)
         wait_until(
             lambda due=due, group=group, deadline=deadline: (  # type: ignore[misc]
                 time.monotonic() > deadline or all(value in group.handed for value in due)
@@ -194,7 +194,7 @@ def unread(world: World, groups: Sequence[Group], rest_ns: int) -> list[str]:
         for value in due:
             log, offset = there[value]
             late_s = (group.handed.get(value, time.monotonic_ns()) - rest_ns) / 1e9
-            if late_s > UNREAD_S:
+            if late_s > scaled(UNREAD_S):
                 what = f"late by {late_s:.1f} s" if value in group.handed else "never"
                 found.append(f"group {group.name} was handed offset {offset} of log {log}, {names[log]}: {what}")
     return found
