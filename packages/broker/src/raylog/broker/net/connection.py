@@ -289,7 +289,7 @@ class ClientConnection(Source):
                 self._answering = None
             exchange.took(reply, api_key, begun_ns)
             self._memory.next_request()
-        if not self.is_away and self._flush() and (reply := exchange.reads_disk) is not None:
+        if not self.is_away and self._flush() and not self._is_ending and (reply := exchange.reads_disk) is not None:
             self._go_away(partial(self._read_away, reply))
         if not self.is_over and not self.is_away:
             self._settle_down()
