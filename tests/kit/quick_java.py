@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -21,12 +21,14 @@ VARIABLE = "JAVA_TOOL_OPTIONS"
 OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 """The first compiler only, no threads that collect beside the program, and no word of an archive that does not fit."""
 
+KEPT_ARCHIVES = 4
+
 
 def options() -> str:
     """For :data:`VARIABLE`: what all JVMs of the tests are told."""
     given = os.environ.get(VARIABLE, "").partition(OPTIONS)[0].strip()
     archive = class_archive()
-    shared = f"-XX:SharedArchiveFile={archive}" if archive.exists() else ""
+    shared = f"-XX:SharedArchiveFile={archive}" if used(archive) else ""
     return " ".join(filter(None, [given, OPTIONS, shared]))
 
 
@@ -64,6 +66,25 @@ def archive_of(program: str, jars: Sequence[Path]) -> Path:
     return Path(os.environ.get("RAYLOG_JARS", Path.home() / ".cache" / "raylog" / "jars")) / f"{program}-{name}.jsa"
 
 
+def used(archive: Path) -> bool:
+    """Whether it is there; then it counts as used now, for :func:`publish`."""
+    with suppress(FileNotFoundError):
+        os.utime(archive)
+        return True
+    return False
+
+
+def publish(fresh: Path, archive: Path) -> None:
+    """Put ``fresh`` in its place. Of the program's archives only those stay that were used last: each environment has
+    one of its own, of up to 137 MB.
+    """
+    fresh.replace(archive)
+    program = archive.name.rpartition("-")[0]
+    known = {found: found.stat().st_mtime for found in archive.parent.glob(f"{program}-*.jsa")}
+    for old in sorted(known, key=known.__getitem__)[:-KEPT_ARCHIVES]:
+        old.unlink(missing_ok=True)
+
+
 class ArchiveWriter:
     """Lets the driver's JVM write the archive at its end, if there is none yet.
 
@@ -86,5 +107,5 @@ class ArchiveWriter:
     def publish(self, exit_code: int | None) -> None:
         """Once the JVM has ended with ``exit_code``."""
         if exit_code == 0 and self._fresh.exists():
-            self._fresh.replace(self._archive)
+            publish(self._fresh, self._archive)
         self._fresh.unlink(missing_ok=True)

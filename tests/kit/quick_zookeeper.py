@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.forms import NIGHTLY
-from kit.quick_java import VARIABLE, archive_of
+from kit.quick_java import VARIABLE, archive_of, publish, used
 from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.coordination.zookeeper.server import class_path
 
@@ -41,7 +41,7 @@ def _archive() -> Path:
     It appears whole or not at all, since several test runs may want it at the same time.
     """
     archive = archive_of("zookeeper", [Path(jar) for jar in class_path().split(":")])
-    if not archive.exists():
+    if not used(archive):
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
             fresh, server = Path(directory, archive.name), EmbeddedZooKeeper(Path(directory, "zookeeper"))
@@ -50,5 +50,5 @@ def _archive() -> Path:
             finally:
                 server.stop()
             if fresh.exists():
-                fresh.replace(archive)
+                publish(fresh, archive)
     return archive
