@@ -40,7 +40,7 @@ PLANTED = (
     Planted(
         "ListOffsets",
         "records/list_offsets.py",
-        "return end, NO_TIMESTAMP, partition.leader_epoch",
+        "return end, NO_TIMESTAMP, partition.role.leader_epoch",
         "return end, -1, -1",
     ),
     Planted("Metadata", "topics/metadata.py", 'name if ctx.version >= 12 else name or ""', 'name or ""'),
