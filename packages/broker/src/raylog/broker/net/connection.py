@@ -284,11 +284,11 @@ class ClientConnection(Source):
             except MustWait:
                 exchange.hold(request)
                 self._waits = True
-                continue
+            else:
+                exchange.took(reply, api_key, begun_ns)
+                self._memory.next_request()
             finally:
                 self._answering = None
-            exchange.took(reply, api_key, begun_ns)
-            self._memory.next_request()
         if not self.is_away and self._flush() and not self._is_ending and (reply := exchange.reads_disk) is not None:
             self._go_away(partial(self._read_away, reply))
         if not self.is_over and not self.is_away:

@@ -31,12 +31,15 @@ _LENGTH = struct.Struct(">i")
 Parts = Sequence[bytes | FileSlice]
 
 
-class Request(NamedTuple):
+class Request:
     """A request whose turn it is."""
 
-    frame: memoryview
-    """Valid until the frames' next ``writable``."""
-    api_key: int
+    __slots__ = ("api_key", "frame")
+
+    def __init__(self, frame: memoryview, api_key: int) -> None:
+        """``frame``: valid until the frames' next ``writable``."""
+        self.frame = frame
+        self.api_key = api_key
 
 
 class _Waiting(NamedTuple):

@@ -290,12 +290,12 @@ class EventLoop:
         return True
 
     def _poll(self) -> None:
-        timeout_s: float = -1
+        timeout_s = -1.0
         if timers := self._timers:
-            timeout_s = max(timers[0][0] - time.monotonic(), 0)
+            timeout_s = max(timers[0][0] - time.monotonic(), 0.0)
         self._is_polling = True
         if self._woken or self._back or self._again or self._events:
-            timeout_s = 0
+            timeout_s = 0.0
         try:
             self._events.extend(self._epoll.poll(timeout_s, MAX_EVENTS))
         finally:

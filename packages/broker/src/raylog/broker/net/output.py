@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
+from raylog.broker.net.sockets import SendFailed
 from raylog.broker.storage.disk.files import NO_ANSWER
 from raylog.broker.storage.disk.slices import FileSlice
 
@@ -29,10 +30,6 @@ SAMPLE_BYTES = 128 * 1024
 
 JOINED_BYTES = 64 * 1024
 """Bytes up to this are joined for one system call."""
-
-
-class SendFailed(OSError):
-    """The reply could not be sent whole, and the connection must be closed: its framing is lost."""
 
 
 class Sent(Enum):

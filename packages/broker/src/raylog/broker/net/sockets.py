@@ -58,3 +58,7 @@ def end_orderly(sock: socket.socket) -> None:
     except OSError:
         pass
     sock.close()
+
+
+class SendFailed(OSError):
+    """The reply could not be sent whole, and the connection must be closed: its framing is lost."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raylog.broker.storage.disk.files import LogClosed, remove_tree
+from raylog.broker.storage.disk.slices import FileSlice
 from raylog.broker.storage.log.contents import LogContents
 from raylog.broker.storage.log.reading import read
 from raylog.broker.storage.log.snapshots import save_snapshot
@@ -105,7 +106,11 @@ class Log(LogContents):
 
     # --- reading and truncating ------------------------------------------------------------------------------
 
-    read = read
+    def read(
+        self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool, may_wait: bool = True
+    ) -> FileSlice | None:
+        """See reading.read."""
+        return read(self, offset, max_bytes, bound, min_one_batch=min_one_batch, may_wait=may_wait)
 
     def truncate(self, offset: Offset, now_ms: TimestampMs) -> Offset:
         """Drop every batch that reaches to or beyond ``offset``; see truncation.truncate_to."""

@@ -154,16 +154,21 @@ class HeldSegment:
 
         Of a closed segment all is read without the lock: appends to the log do not wait for that.
         """
+        while not self._rebuilt(index_interval):
+            pass
+        logger.warning("indexes made anew", path=self.segment.log_path)
+
+    def _rebuilt(self, index_interval: int) -> bool:
+        """False when the segment was cut meanwhile."""
         segment = self.segment
-        while True:
-            with nullcontext() if segment.sealed else segment.lock:
-                size = segment.size
-                fresh = self._indexed(size, index_interval)
-                with segment.lock:
-                    if size == segment.size:  # else it was cut meanwhile
-                        segment.index, segment.time_index = fresh.index, fresh.time_index
-                        break
-        logger.warning("indexes made anew", path=segment.log_path)
+        with nullcontext() if segment.sealed else segment.lock:
+            size = segment.size
+            fresh = self._indexed(size, index_interval)
+            with segment.lock:
+                if size != segment.size:
+                    return False
+                segment.index, segment.time_index = fresh.index, fresh.time_index
+                return True
 
     def _indexed(self, size: int, index_interval: int) -> Segment:
         """Counts and indexes of the first ``size`` bytes as another object has them."""
