@@ -23,10 +23,7 @@ from raylog.broker.storage.state.log_config import LogConfig
 from raylog.broker.storage.state.offsets import LogOffsets, Mark
 from raylog.broker.storage.state.producers import ProducedBatch, ProducerFacts
 from raylog.protocol.batches.header import CODEC_MASK
-from raylog.protocol.errors import (
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-)
+from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import (
     NO_EPOCH,
     NO_TIMESTAMP,
@@ -56,7 +53,9 @@ class Partition:
         *,
         role: type[Role] = Role,
     ) -> None:
-        """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`."""
+        """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`. ``role`` makes
+        the role; tests may have it decide wrongly.
+        """
         self.tp = tp
         self.topic_id = topic_id
         self.log = log
@@ -96,7 +95,7 @@ class Partition:
 
         ``batches``: writable, whole batches. ``decompression``: refuses a client's batch that cannot be
         decompressed; None trusts it. ``leader_epoch``: the epoch that the caller believes in; None skips that check.
-        ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
+        ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see Role.check_committed.
         Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
         InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
         InvalidProducerEpoch, TransactionalIdAuthorizationFailed, StorageError. Nothing was appended when it raises,
@@ -128,7 +127,7 @@ class Partition:
                 )
             offsets = log.offsets
             if known is None and not is_alone:
-                role.wrote(offsets.end)
+                role.marks.note(offsets.end)
         if known is not None:
             return self._duplicate(known, leadership)
         if flushes and offsets.end.offset - before >= config.flush_messages:
@@ -149,7 +148,7 @@ class Partition:
     def _duplicate(self, known: ProducedBatch, leadership: Leadership) -> AppendInfo:
         """The answer to a retry: durable first, as the first time's answer may never have been given.
 
-        With acks=all the caller waits as for the first time: it may not be committed yet (:meth:`check_committed`).
+        With acks=all the caller waits as for the first time: it may not be committed yet (Role.check_committed).
         """
         if self.syncs:
             self.log.flush()
@@ -204,10 +203,7 @@ class Partition:
         follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there; without
         ``may_wait`` WouldWait, where it takes the disk to know.
         """
-        if isolation is Isolation.LOG_END or not self.role.is_follower:
-            self.role.check_leader_epoch(current_leader_epoch)
-        else:
-            self._check_follower_has(offset, current_leader_epoch)
+        self.role.check_readable(offset, current_leader_epoch, leader_only=isolation is Isolation.LOG_END)
         diverging = self._divergence(offset, last_fetched_epoch, isolation) if last_fetched_epoch >= 0 else None
         offsets = self.log.offsets
         bound = self._bound(isolation, offsets)
@@ -216,15 +212,6 @@ class Partition:
             return ReadInfo(None, hw, stable, offsets.start, bound.offset, (), diverging)
         data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch, may_wait=may_wait)
         return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
-
-    def _check_follower_has(self, offset: Offset, known: LeaderEpoch) -> None:
-        if known not in (NO_EPOCH, self.role.leader_epoch):
-            self.role.refuse_epoch(known)
-        if offset > self.log_end_offset:
-            raise OffsetNotAvailable(
-                f"{self.tp}: this follower ends at {self.log_end_offset} and has not come to offset {offset} yet: "
-                "try again, or ask the leader"
-            )
 
     def _divergence(
         self, offset: Offset, epoch: LeaderEpoch, isolation: Isolation

@@ -1,6 +1,6 @@
 """A broker's role in replicating a partition: it leads, or follows, or does neither.
 
-The log's lock guards it: each change of the role is made under that. Callbacks come outside it.
+The log's lock guards it: each change of the role is made under that. ``types.Subscriptions`` says when it calls back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     RaylogError,
     UnknownLeaderEpoch,
 )
@@ -62,7 +63,7 @@ class Role:
         self._leader_epoch = NO_EPOCH
         self._leadership: Leadership | None = None
         self._following: FollowerRole | None = None
-        self._marks = RecentMarks()
+        self.marks = RecentMarks()  # where appends end that followers are yet to have
 
     def configure(self, settings: Settings) -> None:
         """Take the topic's settings as they are now."""
@@ -74,40 +75,7 @@ class Role:
         if moved:
             self._tell_advance(readable)
 
-    # --- appending -------------------------------------------------------------------------------------------
-
-    def appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
-        """The role of a leader that may append now; raises as Partition.append. The caller holds the log's lock."""
-        leadership = self.leading(NO_EPOCH if leader_epoch is None else leader_epoch)
-        if acks == ACKS_ALL:
-            leadership.check_enough()
-        return leadership
-
-    def wrote(self, end: Mark) -> None:
-        """An append ends there, and followers are yet to have it. The caller holds the log's lock."""
-        self._marks.note(end)
-
-    def durable(self, leadership: Leadership, end: Mark, size: int) -> None:
-        """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell what waits for it."""
-        readable = 0
-        with self.log.lock:
-            if leadership is not self._leadership:
-                return  # the log may have been truncated meanwhile
-            if not leadership.is_alone:
-                is_alone, moved = False, leadership.appended(end.offset)
-                readable = self._follow_leadership() if moved else 0
-            else:
-                is_alone, moved = True, self.log.offsets.high_watermark.offset < end.offset
-                if moved:
-                    self.log.publish(high_watermark=end)
-                    readable = size
-        on_append = self._subscriptions.on_append
-        if not is_alone and on_append is not None:
-            on_append(self.tp, size)
-        if moved:
-            self._tell_advance(readable)
-
-    # --- changes ------------------------------------------------------------------------------------------------
+    # --- role ------------------------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -144,7 +112,7 @@ class Role:
             log.check_open()
             offsets = log.offsets
             log.assign_epoch(epoch, offsets.end.offset)
-            self._marks.clear()
+            self.marks.clear()
             leadership = self.leadership(
                 self.tp,
                 state.leader,
@@ -173,7 +141,7 @@ class Role:
             self._check_not_older(leader_epoch)
             self.log.check_open()
             self._leader_epoch, self._leadership = leader_epoch, None
-            self._following = FollowerRole(self.log, self.follower, self._marks)
+            self._following = FollowerRole(self.log, self.follower, self.marks)
             self._following.begin()
 
     def mend(self, leader_epoch: LeaderEpoch, now_ms: TimestampMs) -> None:
@@ -183,7 +151,7 @@ class Role:
         """
         with self.log.lock:
             if self.log.damage is not None and leader_epoch > self._leader_epoch:
-                self._marks.clear()
+                self.marks.clear()
                 self.log.mend(now_ms)
 
     def resign(self) -> None:
@@ -202,7 +170,22 @@ class Role:
         """
         self.leading(known)
 
-    def refuse_epoch(self, known: LeaderEpoch) -> NoReturn:
+    def check_readable(self, offset: Offset, known: LeaderEpoch, *, leader_only: bool) -> None:
+        """Refuse a reader at ``offset`` that this broker does not serve; a follower serves unless ``leader_only``.
+
+        Raises as :meth:`check_leader_epoch`, and OffsetNotAvailable when a follower has not come that far.
+        """
+        if leader_only or self._following is None:
+            self.leading(known)
+        elif known not in (NO_EPOCH, self._leader_epoch):
+            self._refuse_epoch(known)
+        elif offset > (end := self.log.offsets.end.offset):
+            raise OffsetNotAvailable(
+                f"{self.tp}: this follower ends at {end} and has not come to offset {offset} yet: "
+                "try again, or ask the leader"
+            )
+
+    def _refuse_epoch(self, known: LeaderEpoch) -> NoReturn:
         where = f"{self.tp}: leader epoch {known}, the current one is {self._leader_epoch}"
         if known < self._leader_epoch:
             raise FencedLeaderEpoch(f"{where}: refresh the metadata")
@@ -214,10 +197,45 @@ class Role:
         if leadership is None:
             raise NotLeaderOrFollower(f"{self.tp}: this broker does not lead it; refresh the metadata")
         if known not in (NO_EPOCH, leadership.leader_epoch):
-            self.refuse_epoch(known)
+            self._refuse_epoch(known)
         return leadership
 
     # --- replication: leading --------------------------------------------------------------------------------
+
+    def appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
+        """The role of a leader that may append now; raises as Partition.append. The caller holds the log's lock."""
+        leadership = self.leading(NO_EPOCH if leader_epoch is None else leader_epoch)
+        if acks == ACKS_ALL:
+            leadership.check_enough()
+        return leadership
+
+    def durable(self, leadership: Leadership, end: Mark, size: int) -> None:
+        """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell what waits for it."""
+        readable = 0
+        with self.log.lock:
+            if leadership is not self._leadership:
+                return  # the log may have been truncated meanwhile
+            if not leadership.is_alone:
+                is_alone, moved = False, leadership.appended(end.offset)
+                readable = self._follow_leadership() if moved else 0
+            else:
+                is_alone, moved = True, self.log.offsets.high_watermark.offset < end.offset
+                if moved:
+                    self.log.publish(high_watermark=end)
+                    readable = size
+        on_append = self._subscriptions.on_append
+        if not is_alone and on_append is not None:
+            on_append(self.tp, size)
+        if moved:
+            self._tell_advance(readable)
+
+    def check_committed(self, info: AppendInfo) -> bool:
+        """Whether an append may be acknowledged with acks=all; False: not yet.
+
+        Raises NotLeaderOrFollower when its leader epoch is over, NotEnoughReplicasAfterAppend.
+        """
+        high_watermark = self.log.offsets.high_watermark.offset  # first: what was committed in this epoch stays so
+        return self.leading().is_committed(high_watermark, Offset(info.last_offset + 1), info.leader_epoch)
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
@@ -315,16 +333,6 @@ class Role:
             if self._leadership is not None:
                 self._leadership.refused(version)
 
-    def check_committed(self, info: AppendInfo) -> bool:
-        """Whether an append may be acknowledged with acks=all; False: not yet.
-
-        Raises NotLeaderOrFollower when its leader epoch is over, NotEnoughReplicasAfterAppend.
-        """
-        high_watermark = (
-            self.log.offsets.high_watermark.offset
-        )  # first: what was committed while we led in this epoch, stays so
-        return self.leading().is_committed(high_watermark, Offset(info.last_offset + 1), info.leader_epoch)
-
     def _follow_leadership(self) -> int:
         """Publish the leadership's high watermark; how many bytes became readable. The caller holds the lock."""
         assert self._leadership is not None
@@ -333,7 +341,7 @@ class Role:
         before = log.offsets.high_watermark
         if offset <= before.offset:
             return 0
-        mark = self._marks.take(offset) or log.mark(offset)
+        mark = self.marks.take(offset) or log.mark(offset)
         log.publish(high_watermark=mark)
         return mark.position - before.position if mark.segment_base == before.segment_base else ANOTHER_SEGMENT
 

@@ -188,7 +188,7 @@ class IsrChanges:
             self._ask(ReplicasOffline(me, self._epoch(), state.controller_epoch, tuple(replicas), reason))
 
     def _tell_of_damaged(self) -> None:
-        """Ask that nobody counts on what is damaged here, so that it can be mended (see Replica.mend).
+        """Ask that nobody counts on what is damaged here, so that it can be mended (see Role.mend).
 
         The last in sync keeps what it has, and nothing is asked while there is no leader to fetch it from.
         """
