@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
 from raylog.broker.partition.partition import Isolation, Partition
+from raylog.broker.partition.types import NOBODY, Subscriptions
 from raylog.broker.storage.directories.log_dirs import LogDirs
 from raylog.broker.storage.disk.files import FileSystem, RealFileSystem
 from raylog.coordination.metadata.model import PartitionState
@@ -31,6 +32,29 @@ TOPIC_ID = TopicId(UUID("00010203-0405-0607-0809-0a0b0c0d0e0f"))
 NOW = TimestampMs(1_700_000_000_000)
 
 
+class Heard:
+    """All that a partition tells, in order: on what, and the arguments."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def subscriptions(self) -> Subscriptions:
+        def note(on: str) -> Callable[..., None]:
+            return lambda *told: self.calls.append((on, *told))
+
+        return Subscriptions(
+            on_start=note("start"),
+            on_append=note("append"),
+            on_advance=note("advance"),
+            on_caught_up=note("caught up"),
+            on_low_watermark=note("low watermark"),
+        )
+
+    def of(self, *on: str) -> list[tuple[Any, ...]]:
+        """What was told on these."""
+        return [call for call in self.calls if call[0] in on]
+
+
 @dataclass
 class Shelf:
     """Open log directories and the partition in them that tests work on."""
@@ -50,15 +74,17 @@ def open_shelf(
     broker: Mapping[str, Any] | None = None,
     epoch: int = 0,
     now_ms: int = NOW,
+    topic_id: TopicId = TOPIC_ID,
+    subscriptions: Subscriptions = NOBODY,
 ) -> Shelf:
     """Open the log directories, make or find the partition, lead it. ``topic``, ``broker``: settings as texts."""
     texts = {"log.dirs": ",".join(map(str, paths))} | {k: str(v) for k, v in (broker or {}).items()}
     settings = BROKER_SETTINGS.settings(texts)
     dirs = LogDirs(settings, fs or RealFileSystem(), "cluster-of-tests", BrokerId(1))
     dirs.open(TimestampMs(now_ms))
-    log = dirs.create(TP, TOPIC_ID, TimestampMs(now_ms))
+    log = dirs.create(TP, topic_id, TimestampMs(now_ms))
     overrides = {key: str(value) for key, value in (topic or {}).items()}
-    partition = Partition(TP, TOPIC_ID, log, topic_settings(settings, overrides))
+    partition = Partition(TP, topic_id, log, topic_settings(settings, overrides), subscriptions)
     lead(partition, epoch)
     return Shelf(dirs, partition)
 

@@ -21,6 +21,7 @@ from raylog.broker.config import (
 )
 from raylog.broker.partition.partition import Isolation, Partition
 from raylog.broker.partition.table import PartitionTable
+from raylog.broker.partition.types import Subscriptions
 from raylog.coordination.control.peer_control import Lead
 from raylog.coordination.control.proposals import (
     IsrAnswer,
@@ -208,9 +209,11 @@ class Replicas:
     def resign_all(self) -> None:
         self.table.resign_all()
 
-    def _open(self, tp: TopicPartition, topic_id: TopicId, log: Any, settings: Settings) -> Partition:
+    def _open(
+        self, tp: TopicPartition, topic_id: TopicId, log: Any, settings: Settings, subscriptions: Subscriptions
+    ) -> Partition:
         broker, checker = self._broker, self._broker.world.checker
-        partition: Partition = broker.world.design.partition(tp, topic_id, log, settings)
+        partition: Partition = broker.world.design.partition(tp, topic_id, log, settings, subscriptions)
         log.on_append = lambda log, batches: checker.appended(tp, broker.id, log, batches)
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)

@@ -10,6 +10,7 @@ from kit.partitions import TP, open_shelf
 from kit.waiting import wait_until
 from raylog.broker.partition.partition import Partition
 from raylog.broker.partition.table import PartitionTable
+from raylog.broker.partition.types import Subscriptions
 from raylog.broker.replicas.isr_changes import IsrChanges
 from raylog.coordination.control.proposals import IsrAnswer, Outcome, ProposeIsr, Verdict, decode_proposal
 from raylog.coordination.host.loops import Loops
@@ -66,23 +67,23 @@ class Refuses:
 
 
 def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path) -> None:
-    shelf = open_shelf(tmp_path, epoch=0)
-    partition = shelf.partition
-    partition.role.become_leader(STATE, MonotonicMs(0))
-    table = Table(partition)
-    changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops())
     caught_up: list[Tp] = []
 
     def note(tp: Tp) -> None:
         caught_up.append(tp)
         changes.caught_up(tp)
 
+    shelf = open_shelf(tmp_path, epoch=0, subscriptions=Subscriptions(on_caught_up=note))
+    partition = shelf.partition
+    partition.role.become_leader(STATE, MonotonicMs(0))
+    table = Table(partition)
+    changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops())
+
     def fetch() -> None:
         partition.role.replica_fetched(
             DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
         )
 
-    partition.subscriptions.on_caught_up = note
     changes.start()
     try:
         fetch()
@@ -127,8 +128,8 @@ def test_proposal_that_meets_a_defect_is_made_again(tmp_path: Path) -> None:
 
 def test_refusal_is_not_taken_for_one_of_another_topic(tmp_path: Path) -> None:
     """The topic gave way to another one of its name while the controller was asked."""
-    first, second = open_shelf(tmp_path / "1", epoch=0), open_shelf(tmp_path / "2", epoch=0)
-    second.partition.topic_id = TopicId(UUID(int=77))
+    first = open_shelf(tmp_path / "1", epoch=0)
+    second = open_shelf(tmp_path / "2", epoch=0, topic_id=TopicId(UUID(int=77)))
     for shelf in (first, second):
         shelf.partition.role.become_leader(STATE, MonotonicMs(0))
         shelf.partition.role.replica_fetched(

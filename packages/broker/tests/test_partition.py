@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.partitions import NOW, TP, append, batch, lead, open_shelf, values
+from kit.partitions import NOW, TP, Heard, append, batch, lead, open_shelf, values
 from raylog.broker.config import topic_settings
 from raylog.broker.partition.partition import Isolation, Origin
 from raylog.broker.storage.log.cleaning import enforce_retention
@@ -179,13 +179,12 @@ def test_log_is_flushed_each_so_many_records(log_dir: Path) -> None:
 
 
 def test_advances_are_told_with_their_bytes(log_dir: Path) -> None:
-    shelf = open_shelf(log_dir)
-    told: list[tuple[object, int, int]] = []
-    shelf.partition.subscriptions.on_advance = lambda tp, size, high_watermark: told.append((tp, size, high_watermark))
+    heard = Heard()
+    shelf = open_shelf(log_dir, subscriptions=heard.subscriptions())
     data = batch(b"a", producer=(1, 0, 0))
     shelf.partition.append(data, now_ms=NOW)
     shelf.partition.append(data, now_ms=NOW)
-    assert told == [(TP, len(data), 1)]
+    assert heard.of("advance") == [("advance", TP, len(data), 1)]
     shelf.dirs.close()
 
 

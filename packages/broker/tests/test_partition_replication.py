@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.partitions import NOW, TP, Shelf, append, batch, open_shelf, values
+from kit.partitions import NOW, TP, Heard, Shelf, append, batch, open_shelf, values
 from kit.waiting import wait_until
 from raylog.broker.partition.partition import Isolation, Partition
 from raylog.broker.partition.types import ACKS_ALL
@@ -46,8 +46,11 @@ class Group:
 
     def __init__(self, directory: Path, replicas: tuple[int, ...] = BROKERS, **topic: object) -> None:
         self.shelves: dict[int, Shelf] = {}
-        for broker in replicas:
-            self.shelves[broker] = open_shelf(directory / str(broker), topic=topic, epoch=0)
+        self.heard = {broker: Heard() for broker in replicas}
+        for broker, heard in self.heard.items():
+            self.shelves[broker] = open_shelf(
+                directory / str(broker), topic=topic, epoch=0, subscriptions=heard.subscriptions()
+            )
         members = tuple(map(BrokerId, replicas))
         self.state = PartitionState(members, members[0], LeaderEpoch(0), members, version=0)
 
@@ -178,26 +181,24 @@ def test_followers_have_the_leaders_bytes_epochs_and_high_watermark(group: Group
 
 
 def test_nothing_is_committed_before_all_members_have_it(group: Group) -> None:
-    told: list[int] = []
-    group.leader.subscriptions.on_advance = lambda tp, size, high_watermark: told.append(high_watermark)
+    heard = group.heard[1]
     append(group.leader, b"a")
     group.fetch(2)
     group.fetch(2)
     group.fetch(3)
-    assert (group.leader.high_watermark, values(group.leader), told) == (0, [], [])
+    assert (group.leader.high_watermark, values(group.leader), heard.of("advance")) == (0, [], [])
     group.fetch(3)
-    assert (group.leader.high_watermark, values(group.leader), told) == (1, [b"a"], [1])
+    assert (group.leader.high_watermark, values(group.leader)) == (1, [b"a"])
+    assert heard.of("advance") == [("advance", TP, len(batch(b"a")), 1)]
 
 
 def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(group: Group) -> None:
-    told: list[tuple[str, int]] = []
-    group.leader.subscriptions.on_append = lambda tp, size: told.append(("append", size))
-    group.leader.subscriptions.on_advance = lambda tp, size, high_watermark: told.append(("advance", size))
     size = len(batch(b"a"))
     append(group.leader, b"a")
     append(group.leader, b"a")
     group.replicate()
-    assert told == [("append", size), ("append", size), ("advance", 2 * size)]
+    told = group.heard[1].of("append", "advance")
+    assert told == [("append", TP, size), ("append", TP, size), ("advance", TP, 2 * size, 2)]
 
 
 def test_nothing_is_asked_of_the_controller_without_need(group: Group) -> None:
@@ -206,18 +207,19 @@ def test_nothing_is_asked_of_the_controller_without_need(group: Group) -> None:
 
 
 def test_follower_wakes_its_consumers_when_more_is_committed(group: Group) -> None:
-    told: list[tuple[TopicPartition, int]] = []
-    group[2].subscriptions.on_advance = lambda tp, size, high_watermark: told.append((tp, high_watermark))
+    def told() -> list[tuple[TopicPartition, int]]:
+        return [(tp, high_watermark) for _, tp, _, high_watermark in group.heard[2].of("advance")]
+
     append(group.leader, b"a")
     group.fetch(2)
     group.fetch(3)
-    assert told == []
+    assert told() == []
     group.fetch(2)
     group.fetch(3)
     group.fetch(2)
-    assert (group[2].high_watermark, told) == (1, [(TP, 1)])
+    assert (group[2].high_watermark, told()) == (1, [(TP, 1)])
     group.fetch(2)
-    assert told == [(TP, 1)]
+    assert told() == [(TP, 1)]
 
 
 def test_an_answer_that_comes_twice_does_no_harm(group: Group) -> None:
@@ -305,17 +307,18 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
     for value in (b"a", b"b", b"c"):
         append(group.leader, value)
     group.replicate()
-    told: list[tuple[TopicPartition, Offset]] = []
-    group.leader.subscriptions.on_low_watermark = lambda tp, offset: told.append((tp, offset))
+    heard = group.heard[1]
+    heard.calls.clear()
     group.leader.delete_records(Offset(2))
     group.replicate()
-    assert told == [], "followers say with the next fetch where they begin"
+    assert heard.of("low watermark") == [], "followers say with the next fetch where they begin"
     group.replicate()
     assert [group[broker].log_start_offset for broker in BROKERS] == [2, 2, 2]
     assert group.leader.role.low_watermark == 2
-    assert told == [(TP, 0), (TP, 2)], "when the one has told, and when both have"
+    told = [("low watermark", TP, 0), ("low watermark", TP, 2)]
+    assert heard.of("low watermark") == told, "when the one has told, and when both have"
     group.replicate()
-    assert len(told) == 2
+    assert len(heard.of("low watermark")) == 2
 
 
 def test_records_are_deleted_once_eligible_replicas_know_it_too(group: Group) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -95,7 +97,9 @@ class Dirs(LogDirs):
 class TroubledRole(Role):
     """A role in which a step may fail."""
 
-    trouble: Trouble
+    def __init__(self, trouble: Trouble, *args: Any) -> None:
+        super().__init__(*args)
+        self.trouble = trouble
 
     def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         raise_for(self.trouble, "lead", self.tp)
@@ -108,6 +112,15 @@ class TroubledRole(Role):
     def update(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         raise_for(self.trouble, "update", self.tp)
         super().update(state, now_ms)
+
+
+class Part(Partition):
+    """A partition that may fail to take its settings, and whose role may fail."""
+
+    def __init__(self, trouble: Trouble, *args: Any) -> None:
+        self.trouble: Trouble = {}  # while it is being made
+        super().__init__(*args, role=partial(TroubledRole, trouble))
+        self.trouble = trouble
 
     def configure(self, settings: Settings) -> None:
         raise_for(self.trouble, "configure", self.tp)
@@ -142,10 +155,9 @@ class Table:
         self.register(self.epoch)
         self._sequence = 0
 
-    def _partition(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> Partition:
+    def _partition(self, tp: TopicPartition, *args: Any) -> Partition:
         raise_for(self.trouble, "open", tp)
-        role = type("_Role", (TroubledRole,), {"trouble": self.trouble})
-        return Partition(tp, topic_id, log, settings, role=role)
+        return Part(self.trouble, tp, *args)
 
     def register(self, epoch: BrokerEpoch) -> None:
         self.epoch = epoch

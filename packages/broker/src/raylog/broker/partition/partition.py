@@ -7,11 +7,12 @@ that appends of other connections go on meanwhile (and share the next fdatasync)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from raylog.broker.config import FOREVER
 from raylog.broker.partition.role import Role
-from raylog.broker.partition.types import ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo, Subscriptions
+from raylog.broker.partition.types import ACKS_LEADER, NOBODY, AppendInfo, Isolation, Origin, ReadInfo, Subscriptions
 from raylog.broker.replication.leader import Leadership
 from raylog.broker.storage.disk.checkpoint import encode_topic_id
 from raylog.broker.storage.log.cleaning import delete_records
@@ -49,9 +50,9 @@ class Partition:
         topic_id: TopicId,
         log: Log,
         settings: Settings,
-        subscriptions: Subscriptions | None = None,
+        subscriptions: Subscriptions = NOBODY,
         *,
-        role: type[Role] = Role,
+        role: Callable[[TopicPartition, TopicId, Log, Settings, Subscriptions], Role] = Role,
     ) -> None:
         """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`. ``role`` makes
         the role; tests may have it decide wrongly.
@@ -59,8 +60,8 @@ class Partition:
         self.tp = tp
         self.topic_id = topic_id
         self.log = log
-        self.subscriptions = subscriptions or Subscriptions()
-        self.role = role(tp, topic_id, log, settings, self.subscriptions)
+        self._subscriptions = subscriptions
+        self.role = role(tp, topic_id, log, settings, subscriptions)
         log.on_start = self._start_moved
         self.configure(settings)
 
@@ -71,8 +72,8 @@ class Partition:
         self.role.configure(settings)
 
     def _start_moved(self) -> None:
-        if self.subscriptions.on_start is not None:
-            self.subscriptions.on_start(self.tp)
+        if self._subscriptions.on_start is not None:
+            self._subscriptions.on_start(self.tp)
 
     # --- appending -------------------------------------------------------------------------------------------
 
@@ -134,8 +135,8 @@ class Partition:
             log.flush()
         if flushes or not is_alone:
             role.durable(leadership, offsets.end, len(batches))
-        elif self.subscriptions.on_advance is not None:
-            self.subscriptions.on_advance(self.tp, len(batches), offsets.end.offset)
+        elif self._subscriptions.on_advance is not None:
+            self._subscriptions.on_advance(self.tp, len(batches), offsets.end.offset)
         return AppendInfo(
             base,
             Offset(offsets.end.offset - 1),

@@ -15,6 +15,7 @@ from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition.local_partitions import Fetchers, LocalPartitions
 from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.types import Subscriptions
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.storage.directories.log_dirs import LogDirs
@@ -60,7 +61,7 @@ class PartitionTable:
         deletes: DelayedOperations,
         fetchers: Fetchers,
         now_ms: Callable[[], TimestampMs],
-        partition: Callable[[TopicPartition, TopicId, Log, Settings], Partition] = Partition,
+        partition: Callable[[TopicPartition, TopicId, Log, Settings, Subscriptions], Partition] = Partition,
         *,
         uptime_ms: Callable[[], MonotonicMs] = monotonic_ms,
         receiver: Callable[[BrokerId], Receiver] = Receiver,
@@ -85,6 +86,13 @@ class PartitionTable:
         self._receiver = receiver(broker_id)
         self._local = local(broker_id, self._settings, log_dirs, fetchers, self._open_partition, now_ms, uptime_ms)
         self._partition = partition
+        self._subscriptions = Subscriptions(
+            on_append=delayed.appended,
+            on_advance=self._advanced,
+            on_start=self._start_moved,
+            on_caught_up=self._caught_up,
+            on_low_watermark=deletes.advanced,
+        )
         self._partitions = self._local.partitions
         self.on_brokers: Callable[[Iterable[BrokerInfo]], None] = lambda brokers: None
         """Called with the live brokers when they are others than before; must not block."""
@@ -255,13 +263,7 @@ class PartitionTable:
 
     def _open_partition(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> Partition:
         """A partition, and waiting requests hear of what happens to it."""
-        partition = self._partition(tp, topic_id, log, settings)
-        partition.subscriptions.on_append = self._delayed.appended
-        partition.subscriptions.on_advance = self._advanced
-        partition.subscriptions.on_start = self._start_moved
-        partition.subscriptions.on_caught_up = self._caught_up
-        partition.subscriptions.on_low_watermark = self._deletes.advanced
-        return partition
+        return self._partition(tp, topic_id, log, settings, self._subscriptions)
 
     def _start_moved(self, tp: TopicPartition) -> None:
         self._delayed.changed(tp)

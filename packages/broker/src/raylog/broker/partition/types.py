@@ -72,17 +72,23 @@ class ReadInfo(NamedTuple):
     """A replica's log differs from ours: our largest epoch up to its last one, and where that ends here (KIP-595)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """What is called when something happens to a partition; None: nothing. Outside the log's lock, but for on_start."""
+    """What is called when something happens to a partition; None: nothing. Outside the log's lock, unless said."""
 
     on_start: Callable[[TopicPartition], None] | None = None
     """The log's start moved. Called under the log's lock: it must only take note."""
     on_append: Callable[[TopicPartition, int], None] | None = None
     """Followers may read so many appended bytes; without any follower, ``on_advance`` says it all."""
     on_advance: Callable[[TopicPartition, int, Offset], None] | None = None
-    """The high watermark advanced: the bytes that consumers can read now, and where it is."""
+    """The high watermark advanced: the bytes that consumers can read now, and where it is. Under the log's lock where
+    Role.become_leader takes a newer state of the epoch that is led.
+    """
     on_caught_up: Callable[[TopicPartition], None] | None = None
     """A follower may join the ISR: a proposal is due (Role.proposal)."""
     on_low_watermark: Callable[[TopicPartition, Offset], None] | None = None
     """The low watermark, as a follower's log begins elsewhere than before."""
+
+
+NOBODY = Subscriptions()
+"""Nothing is called."""
